@@ -15,6 +15,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from tests.examples import share
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.more("time")
 
@@ -30,7 +31,19 @@ ROWS: dict[str, dict[str, Any]] = {
     "weather": {},
 }
 
+TUPLE = ("prefixItems", "items")
+
 careful = settings(max_examples=share(0.06), derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+
+
+def without_tuples(node: Any) -> Any:
+    """A document in which tuples are arrays: schemathesis cannot check a reply that has one."""
+    if isinstance(node, list):
+        return [without_tuples(part) for part in node]
+    if not isinstance(node, dict):
+        return node
+    kept = {name: part for name, part in node.items() if "prefixItems" not in node or name not in TUPLE}
+    return {name: without_tuples(part) for name, part in kept.items()}
 
 
 class Stranger:
@@ -41,8 +54,10 @@ class Stranger:
         self.with_session = with_session
         self.replies: Counter[tuple[str, int]] = Counter()
         self.connection = requests.Session()
-        self.schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
-        self.schema.validate()
+        document = requests.get(f"{url}/openapi.json", timeout=PATIENCE).json()
+        schemathesis.openapi.from_dict(document).validate()
+        self.schema = schemathesis.openapi.from_dict(without_tuples(document))
+        self.schema.config.update(base_url=url)
 
     def operations(self) -> Iterator[Any]:
         for found in self.schema.get_all_operations():
@@ -78,17 +93,17 @@ class Stranger:
 
     def _thread(self, path: str, case: Case) -> dict[str, str]:
         """Puts a session or a thread of its own into the path of a request, and gives the thread's token."""
-        if not self.with_session or "id" not in case.path_parameters:
+        if not self.with_session or not case.path_parameters:
             return {}
         if path.startswith("/admin"):
             row = {"environment": "counter", "row": ROWS["counter"]}
-            case.path_parameters["id"] = self.connection.post(f"{self.url}/admin/sessions", json=row).json()["id"]
+            case.path_parameters["session"] = self.connection.post(f"{self.url}/admin/sessions", json=row).json()["id"]
             return {}
         made = self.connection.post(f"{self.url}/threads", json={}).json()
         token = {"Authorization": f"Bearer {made['token']}"}
         if path.endswith("/run"):
             self.connection.post(f"{self.url}/threads/{made['id']}/messages", json={"message": "x"}, headers=token)
-        case.path_parameters["id"] = made["id"]
+        case.path_parameters["thread"] = made["id"]
         return token
 
     def _cookies(self, path: str) -> dict[str, str]:
@@ -112,6 +127,8 @@ async def test_every_reply_is_as_the_document_says(serve: Any, with_session: boo
     assert not [reply for reply in stranger.replies if reply[1] >= 500]
     accepted = {label for label, status in stranger.replies if status == 200}
     seeding = {f"POST /{name}/{path}" for name in ROWS for path in ("seed_session", "reset", "close_session", "run")}
-    by_hand = {f"POST /admin/sessions/{{id}}/{name}" for name in ("call", "reply", "answer", "rewind", "edit", "fork")}
+    by_hand = {
+        f"POST /admin/sessions/{{session}}/{name}" for name in ("call", "reply", "answer", "rewind", "edit", "fork")
+    }
     acting = {operation.label for operation in stranger.operations()} - seeding - by_hand  # which fit a state
     assert accepted >= acting if with_session else accepted >= seeding

@@ -254,7 +254,7 @@ async def test_its_endpoints_are_described(open_studio: OpenStudio, tmp_path: Pa
     paths: dict[str, Any] = document["paths"]
     admin = {path.removeprefix("/admin") for path in paths if path.startswith("/admin/")}
     described = {path.removeprefix("/studio/api"): each for path, each in paths.items() if path.startswith("/studio/")}
-    sessions = admin | {"/sessions/{id}/continue", "/sessions/{id}/stop"}
+    sessions = admin | {"/sessions/{session}/continue", "/sessions/{session}/stop"}
     runs = {"/runs", "/runs/{run}", "/runs/{run}/rollouts", "/runs/{run}/rollouts/{line}", "/runs/{run}/matrix"}
     assert described.keys() == sessions | {f"/runs/{{run}}{path}" for path in sessions} | runs | OWN
     assert document["components"]["securitySchemes"]["studio"] == {"type": "http", "scheme": "bearer"}
@@ -266,19 +266,22 @@ async def test_parameters_and_bodies_are_described(open_studio: OpenStudio, tmp_
     served = await open_studio(studio=Studio(runs=tmp_path))
     _, document = await ask(served, "GET", "/openapi.json")
     described = {path: each for path, each in document["paths"].items() if path.startswith("/studio/api/")}
+    schemas = document["components"]["schemas"]
+
+    def body(about: Any) -> list[Any]:
+        parts = about["requestBody"]["content"]["application/json"]["schema"]["allOf"]
+        return [schemas[part["$ref"].rpartition("/")[2]] for part in parts]
 
     def parameters(path: str) -> set[str]:
         return {each["name"] for each in described[f"/studio/api{path}"]["get"]["parameters"]}
 
     assert {"run", "sort", "order", "low", "failure", "offset", "since"} <= parameters("/runs/{run}/rollouts")
     assert parameters("/runs/{run}/rollouts/{line}") == {"run", "line", "file"}
-    assert {"run", "id", "after", "kinds"} <= parameters("/runs/{run}/sessions/{id}/log")
+    assert {"run", "session", "after", "kinds"} <= parameters("/runs/{run}/sessions/{session}/log")
     for path, endpoints in described.items():
         for method, about in endpoints.items():
             named = {each["name"] for each in about["parameters"] if each["in"] == "path"}
             assert named == {*re.findall(r"\{(\w+)\}", path)}, path
             if method != "get":
-                *_, person = about["requestBody"]["content"]["application/json"]["schema"]["allOf"]
-                assert person["required"] == ["by"], path
-    body = described["/studio/api/sessions/{id}/continue"]["post"]["requestBody"]["content"]["application/json"]
-    assert "message" in body["schema"]["allOf"][0]["properties"]
+                assert body(about)[-1]["required"] == ["by"], path
+    assert "message" in body(described["/studio/api/sessions/{session}/continue"]["post"])[0]["properties"]

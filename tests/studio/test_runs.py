@@ -21,7 +21,7 @@ from starlette.routing import Router
 
 from stateroom.jsonl import line_of, write_rows
 from stateroom.rollout import RunFiles, RunIndex, Search, index as index_module
-from stateroom.server.api import starlette_response
+from stateroom.server.operation import routes_of, starlette_response
 from stateroom.server.response import response_to
 from stateroom.studio.runs import RunsAPI
 from tests.patience import PATIENCE
@@ -50,7 +50,7 @@ class Client:
     """A client of the API on a folder of runs, in process."""
 
     def __init__(self, folder: Path) -> None:
-        router = ExceptionMiddleware(Router(RunsAPI(folder).routes()), handlers={Exception: _on_error})
+        router = ExceptionMiddleware(Router(routes_of(RunsAPI(folder).operations())), handlers={Exception: _on_error})
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
             await router({**scope, "path": scope["raw_path"].decode()}, receive, send)  # as `server.asgi` does
@@ -76,7 +76,7 @@ class Client:
 @pytest.fixture
 async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
     """A client that waits for small files to be indexed, however busy the machine is."""
-    monkeypatch.setattr("stateroom.studio.runs.SOON", PATIENCE)
+    monkeypatch.setattr("stateroom.studio.runs.INDEX_SECONDS", PATIENCE)
     (tmp_path / "runs").mkdir()
     made = Client(tmp_path / "runs")
     async with made.http:
@@ -236,7 +236,7 @@ async def test_there_are_rows_before_the_index_is_complete(
     client: Client, files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_module, "FIRST_BATCH", 1000)
-    monkeypatch.setattr("stateroom.studio.runs.SOON", 0)
+    monkeypatch.setattr("stateroom.studio.runs.INDEX_SECONDS", 0)
     seen, advance = threading.Event(), RunIndex.advance
     batches = count()
 

@@ -37,6 +37,7 @@ from .task import (
     TaskState as TaskState,
 )
 from .threads import (
+    Items as Items,
     OnItems as OnItems,
     Thread as Thread,
     ThreadEnvironment as ThreadEnvironment,

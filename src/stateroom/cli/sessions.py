@@ -39,10 +39,10 @@ from stateroom.session import (
     LogEntry,
     Session,
     Sessions,
+    SessionSummary,
     Transcript,
     entry_data,
     entry_line,
-    head_data,
 )
 from stateroom.state import ChangeData, differences, lines
 from stateroom.store import Head, HeadFilter, Order, Store, open_store, without_secrets
@@ -76,7 +76,7 @@ def list_sessions(
     """
     heads = asyncio.run(_heads(store, env, everything, phase, order, limit))
     if json_output:
-        print_json([head_data(head, time.time()) for head in heads])
+        print_json(to_builtins([SessionSummary.of(head, time.time()) for head in heads]))
         return
     if not heads:
         console.print("no sessions")
@@ -120,7 +120,8 @@ def show(
     changes = differences(older, state) if diff else None
     if json_output:
         shown = {"differences": changes} if diff else {"state": state}
-        print_json({**head_data(head, time.time()), "at": revision, **_standing(agent), **shown})
+        summary = to_builtins(SessionSummary.of(head, time.time()))
+        print_json({**summary, "at": revision, **_standing(agent), **shown})
         return
     what = f" of {head.environment}, {head.status(time.time())}, revision {revision} of {head.revision}"
     console.print(Text.assemble((head.id, "bold"), what), soft_wrap=True)

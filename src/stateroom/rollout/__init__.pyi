@@ -29,6 +29,7 @@ from .index import (
 )
 from .metrics import (
     SOLVED as SOLVED,
+    EpisodeMetrics as EpisodeMetrics,
     Price as Price,
     agent_metrics as agent_metrics,
     aggregate as aggregate,

@@ -12,6 +12,8 @@ from statistics import fmean, median, stdev
 from typing import Annotated, Any, Self
 
 import msgspec
+from pydantic import with_config
+from typing_extensions import TypedDict
 
 from stateroom.errors import BadData
 from stateroom.rollout.figures import Figures
@@ -139,14 +141,26 @@ def standard_error(by_task: Iterable[Sequence[float]]) -> float | None:
     return clusters.error()
 
 
+@with_config(use_attribute_docstrings=True)
+class EpisodeMetrics(TypedDict):
+    """What was measured in episodes, as NeMo Gym names it, with standard errors and pass@k besides."""
+
+    agent_metrics: dict[str, float | None]
+    """Over all episodes."""
+    key_metrics: dict[str, float | None]
+    """The most important ones."""
+    group_level_metrics: list[dict[str, Any]]
+    """One for each task, with its episodes."""
+    repeat_level_metrics: list[dict[str, float | None]]
+    """One for each rollout index, if there are several."""
+
+
 def aggregate(
     rows: Iterable[Mapping[str, Any]], solved_threshold: float = SOLVED, given: Container[str] = ()
-) -> dict[str, Any]:
-    """What was measured in episodes, as NeMo Gym names it, with standard errors and pass@k besides.
+) -> EpisodeMetrics:
+    """Measure episodes. One counts as solved from the reward `solved_threshold`.
 
-    `agent_metrics` are over all episodes, and `key_metrics` the most important of them; `group_level_metrics` are by
-    task, and `repeat_level_metrics` by rollout index, if there are several. An episode counts as solved from the reward
-    `solved_threshold`. Standard errors are clustered by task. Fields that are `given` by tasks are no metrics.
+    Standard errors are clustered by task. Fields that are `given` by tasks are not metrics.
     """
     return plain(aggregate_lazily(rows, solved_threshold, given))  # type: ignore[no-any-return]
 

@@ -8,33 +8,25 @@ from .admin import AdminAPI as AdminAPI
 from .admin_actions import Action as Action
 from .agent import agent_for as agent_for
 from .api import (
+    AgentReply as AgentReply,
     Amount as Amount,
-    MethodRoute as MethodRoute,
-    Nothing as Nothing,
     Parameters as Parameters,
-    RouteEndpoint as RouteEndpoint,
     Text as Text,
-    agent_status as agent_status,
-    http_request as http_request,
-    json_body as json_body,
-    read_body as read_body,
-    read_query as read_query,
-    route as route,
 )
 from .app import Application as Application
-from .description.schemas import (
-    Schema as Schema,
-    as_json as as_json,
-    operation as operation,
-    query as query,
-    taken as taken,
-)
 from .environment import ServedEnvironment as ServedEnvironment
 from .keys import read_keys as read_keys
 from .launch import start_server as start_server
 from .model.app import (
     ModelApplication as ModelApplication,
     run_model as run_model,
+)
+from .operation import (
+    Operation as Operation,
+    get as get,
+    http_request as http_request,
+    post as post,
+    routes_of as routes_of,
 )
 from .options import (
     ApplicationOptions as ApplicationOptions,

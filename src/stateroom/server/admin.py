@@ -6,23 +6,27 @@ import asyncio
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 from pydantic import Field
-from starlette.requests import Request
-from starlette.responses import Response
 
 from stateroom.errors import UnknownSession
 from stateroom.server import api
 from stateroom.server.admin_actions import AdminActions
+from stateroom.server.operation import Operation, get
+from stateroom.server.request import HTTPRequest
 from stateroom.server.services import Services
 from stateroom.server.stream import FollowedSessions, NewestSessions, Positions, SessionStream
-from stateroom.session import VERDICT, History, head_data, read_page
-from stateroom.state import differences, readable
+from stateroom.session import VERDICT, ForkPoint, History, LogPage, SessionSummary, read_page
+from stateroom.state import ChangeData, differences, readable
 from stateroom.store import Head, HeadFilter, Order, Status, place_of
 
 RELATIVES = 1000
 """Ancestors and descendants of a session that are listed at most."""
+
+
+# Parameters.
 
 
 class SessionList(api.Parameters):
@@ -69,6 +73,53 @@ class DiffRange(api.Parameters):
     """The session that `to` is a revision of."""
 
 
+# Replies.
+
+
+class SessionPage(msgspec.Struct, frozen=True):
+    sessions: list[SessionSummary]
+    next: str | None
+    """The `cursor` of the next page."""
+
+
+class SessionDetails(SessionSummary, frozen=True, kw_only=True):
+    """A session, its forks and its verdict."""
+
+    children: list[ForkPoint]
+    sealed: bool
+    """Whether it has a verdict, so that nothing can be changed any more."""
+    verdict: dict[str, Any] | None
+
+
+class LogKinds(msgspec.Struct, frozen=True):
+    revision: int
+    """The newest."""
+    kinds: list[tuple[str, int, int]]
+    """The kind, the first and the last revision of neighbours of one kind. What is missing was pruned."""
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    ancestors: list[SessionSummary]
+    """The root first."""
+    session: SessionSummary
+    descendants: list[SessionSummary]
+    """Parents before their forks."""
+    cut: bool
+    """Whether there are more."""
+
+
+class StateReply(msgspec.Struct, frozen=True):
+    revision: int
+    state: Any
+
+
+class Diff(msgspec.Struct, frozen=True):
+    since: int = msgspec.field(name="from")
+    to: int
+    other: str = msgspec.field(name="with")
+    differences: list[ChangeData]
+
+
 class AdminAPI:
     """The endpoints below `/admin`; those that change something are in `AdminActions`."""
 
@@ -79,94 +130,76 @@ class AdminAPI:
         self._newest = NewestSessions(services)
         self._followed = FollowedSessions(services)
 
-    def routes(self) -> list[api.MethodRoute]:
-        session, actions = "/sessions/{session:id}", self._actions
+    def operations(self) -> list[Operation]:
+        """The endpoints."""
+        session = "/sessions/{session:id}"
         return [
-            api.route("/environments", GET=actions.environments),
-            api.route("/stream", GET=self.stream),
-            api.route("/sessions", GET=self.sessions, POST=actions.seed),
-            api.route(session, GET=self.show, DELETE=actions.delete),
-            api.route(f"{session}/log", GET=self.log),
-            api.route(f"{session}/log/kinds", GET=self.kinds),
-            api.route(f"{session}/log/stream", GET=self.follow),
-            api.route(f"{session}/lineage", GET=self.lineage),
-            api.route(f"{session}/state", GET=self.state),
-            api.route(f"{session}/diff", GET=self.diff),
-            *(api.route(f"{session}/{name}", POST=action) for name, action in actions.of_session().items()),
+            get("/stream", self.stream),
+            get("/sessions", self.sessions),
+            get(session, self.show),
+            get(f"{session}/log", self.log),
+            get(f"{session}/log/kinds", self.kinds),
+            get(f"{session}/log/stream", self.follow),
+            get(f"{session}/lineage", self.lineage),
+            get(f"{session}/state", self.state, large=True),
+            get(f"{session}/diff", self.diff, large=True),
+            *self._actions.operations(),
         ]
 
-    async def sessions(self, request: Request) -> Response:
+    async def sessions(self, query: SessionList) -> SessionPage:
         """A page of the sessions that the filters let through."""
-        asked, now = api.read_query(request, SessionList), self.services.now()
-        wanted = HeadFilter(
-            environment=asked.environment,
-            owner=asked.owner,
-            status=asked.status,
-            at=now,
-            phase=asked.phase,
-            prefix=asked.prefix,
-            min_reward=asked.min_reward,
-            max_reward=asked.max_reward,
-        )
-        last = None if asked.cursor is None else _last(asked.cursor, asked.order)
-        found = await self.services.store.find_heads(wanted, order=asked.order, after=last, limit=asked.limit + 1)
-        page = found[: asked.limit]
-        cursor = api.cursor_of(*place_of(page[-1], asked.order)) if len(found) > asked.limit else None
-        return api.json_body({"sessions": [head_data(head, now) for head in page], "next": cursor})
+        now = self.services.now()
+        wanted = HeadFilter(at=now, **query.model_dump(exclude={"order", "limit", "cursor"}))
+        last = None if query.cursor is None else _last(query.cursor, query.order)
+        heads = await self.services.store.find_heads(wanted, order=query.order, after=last, limit=query.limit + 1)
+        page = heads[: query.limit]
+        cursor = api.cursor_of(*place_of(page[-1], query.order)) if len(heads) > query.limit else None
+        return SessionPage([SessionSummary.of(head, now) for head in page], cursor)
 
-    async def show(self, request: Request) -> Response:
-        api.read_query(request, api.Nothing)
-        store, session = self.services.store, request.path_params["session"]
+    async def show(self, session: str) -> SessionDetails:
+        """A session, its forks and its verdict."""
+        store = self.services.store
         head = await store.head(session)
         judged = await History(store).find_own_call(session, VERDICT)
-        children = [{"session": fork.id, "revision": fork.parent_revision} for fork in await store.children(session)]
-        known = {**head_data(head, self.services.now()), "children": children}
-        verdict = judged.facts["verdict"] if judged else None
-        return api.json_body({**known, "sealed": judged is not None, "verdict": verdict})
-
-    async def log(self, request: Request) -> Response:
-        wanted = api.read_query(request, LogRange)
-        store, session = self.services.store, request.path_params["session"]
-        page = await read_page(
-            store,
-            session,
-            after=wanted.after,
-            before=wanted.before,
-            limit=wanted.limit,
-            kinds=wanted.kinds and wanted.kinds.split(","),
-            text=wanted.text,
+        return SessionDetails.of(
+            head,
+            self.services.now(),
+            children=[ForkPoint(fork.id, fork.parent_revision) for fork in await store.children(session)],
+            sealed=judged is not None,
+            verdict=judged.facts["verdict"] if judged else None,
         )
-        return api.json_body(page._asdict())
 
-    async def kinds(self, request: Request) -> Response:
-        """The kinds of all entries, quick, however long the log is."""
-        api.read_query(request, api.Nothing)
-        store, session = self.services.store, request.path_params["session"]
+    async def log(self, session: str, query: LogRange) -> LogPage:
+        """Entries of a session's log, with what each changed."""
+        kinds = query.kinds and query.kinds.split(",")
+        given = query.model_dump(exclude={"kinds"})
+        return await read_page(self.services.store, session, kinds=kinds, **given)
+
+    async def kinds(self, session: str) -> LogKinds:
+        """The kinds of all entries of a session's log, quick, however long it is."""
+        store = self.services.store
         newest = (await store.head(session)).revision
-        return api.json_body({"revision": newest, "kinds": await History(store).kinds(session, newest)})
+        return LogKinds(newest, await History(store).kinds(session, newest))
 
-    async def follow(self, request: Request) -> Response:
-        """The log as events, with entries that are yet to come, until the session ends or the server stops."""
-        wanted, session = api.read_query(request, LogStart), request.path_params["session"]
+    async def follow(self, request: HTTPRequest, session: str, query: LogStart) -> api.EventStream:
+        """A session's log as events, with entries that are yet to come, until it ends or the server stops."""
         await self.services.store.head(session)
-        return self._stream(request, Positions({session: wanted.after}))
+        return self._stream(request, Positions({session: query.after}))
 
-    async def stream(self, request: Request) -> Response:
+    async def stream(self, request: HTTPRequest, query: StreamStart) -> api.EventStream:
         """The logs of several sessions as events, and new sessions."""
-        wanted = api.read_query(request, StreamStart)
-        return self._stream(request, Positions.read(wanted.sessions, "sessions"))
+        return self._stream(request, Positions.read(query.sessions, "sessions"))
 
-    def _stream(self, request: Request, positions: Positions) -> Response:
-        last = request.headers.get("last-event-id")  # of a client that reconnects
+    def _stream(self, request: HTTPRequest, positions: Positions) -> api.EventStream:
+        last = request.headers.get(b"last-event-id")  # of a client that reconnects
         if last is not None:
-            positions = Positions.read(last, "Last-Event-ID")
+            positions = Positions.read(last.decode("latin-1"), "Last-Event-ID")
         return api.EventStream(SessionStream(self.services, self._newest, self._followed, positions).events())
 
-    async def lineage(self, request: Request) -> Response:
-        """The session's ancestors, the root first, and its descendants, level by level."""
-        api.read_query(request, api.Nothing)
+    async def lineage(self, session: str) -> Lineage:
+        """A session's ancestors, the root first, and its descendants, level by level."""
         store, now = self.services.store, self.services.now()
-        head = oldest = await store.head(request.path_params["session"])
+        head = oldest = await store.head(session)
         ancestors: list[Head] = []
         while oldest.parent is not None and len(ancestors) < RELATIVES:
             oldest = await store.head(oldest.parent)
@@ -178,38 +211,28 @@ class AdminAPI:
                 forks = await store.children(parents.popleft().id)
                 descendants += forks
                 parents += forks
-        cut = oldest.parent is not None or bool(parents) or len(descendants) > RELATIVES
-        return api.json_body(
-            {
-                "ancestors": [head_data(each, now) for each in ancestors],
-                "session": head_data(head, now),
-                "descendants": [head_data(each, now) for each in descendants[:RELATIVES]],
-                "cut": cut,
-            }
+        return Lineage(
+            [SessionSummary.of(ancestor, now) for ancestor in ancestors],
+            SessionSummary.of(head, now),
+            [SessionSummary.of(descendant, now) for descendant in descendants[:RELATIVES]],
+            oldest.parent is not None or bool(parents) or len(descendants) > RELATIVES,
         )
 
-    async def state(self, request: Request) -> Response:
-        wanted = api.read_query(request, StateAt)
-        store, session = self.services.store, request.path_params["session"]
-        revision = wanted.at or (await store.head(session)).revision
+    async def state(self, session: str, query: StateAt) -> StateReply:
+        """A session's state, now or at a revision."""
+        store = self.services.store
+        revision = query.at or (await store.head(session)).revision
         document = await History(store).document(session, revision)
+        return StateReply(revision, await asyncio.to_thread(readable, document.state))
 
-        def written() -> Response:
-            return api.json_body({"revision": revision, "state": readable(document.state)})
-
-        return await asyncio.to_thread(written)  # it may be large
-
-    async def diff(self, request: Request) -> Response:
-        wanted = api.read_query(request, DiffRange)
-        store, session = self.services.store, request.path_params["session"]
-        other = wanted.other or session
-        to = wanted.to or (await store.head(other)).revision
+    async def diff(self, session: str, query: DiffRange) -> Diff:
+        """What differs between two states."""
+        store = self.services.store
+        other = query.other or session
+        to = query.to or (await store.head(other)).revision
         history = History(store)
-        old, new = await history.document(session, wanted.since), await history.document(other, to)
-        found = await asyncio.to_thread(differences, old.state, new.state)
-        return await asyncio.to_thread(
-            api.json_body, {"from": wanted.since, "to": to, "with": other, "differences": found}
-        )
+        old, new = await history.document(session, query.since), await history.document(other, to)
+        return Diff(query.since, to, other, await asyncio.to_thread(differences, old.state, new.state))
 
 
 def _last(cursor: str, order: Order) -> Head:

@@ -7,21 +7,27 @@ from collections.abc import Awaitable, Collection
 from inspect import cleandoc
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
+import msgspec
 
 from stateroom.errors import InvalidArguments, InvalidState, format_path
 from stateroom.rollout import example_file, read_tasks
 from stateroom.server import api
-from stateroom.server.description.schemas import Schema, schema_of
 from stateroom.server.environment import ServedEnvironment
+from stateroom.server.operation import SLOW, Operation, delete, get, post
 from stateroom.server.request import checked_response, wrong_field
+from stateroom.server.schemas import Schema, form_schema, with_tasks
 from stateroom.server.services import Services
-from stateroom.session import Edit, Pending, Session, head_data
+from stateroom.session import Checkpoint, Edit, Pending, Session, SessionSummary, Verdict
 from stateroom.state import EditChange
 
 EXAMPLES = 100
 """Example rows of an environment that are listed."""
+
+CHANGING = (409, 502, *SLOW)
+"""Error statuses of an endpoint that changes something."""
+
+
+# Parameters.
 
 
 class Action(api.Parameters):
@@ -93,6 +99,64 @@ class Cancellation(Action):
     reason: api.Text = ""
 
 
+# Replies.
+
+
+class EnvironmentForm(msgspec.Struct, frozen=True):
+    """An environment, with all that a form for its tasks, tools and states needs."""
+
+    name: str
+    description: str
+    tools: list[dict[str, Any]]
+    """As a model gets them, each with its `effect`."""
+    replies: bool
+    """Whether it has a user who answers the agent."""
+    task_schema: Schema
+    state_schema: Schema | None
+    """None if it has no state."""
+    examples: list[dict[str, Any]]
+    """Task rows."""
+    model: bool
+    """Whether a model can act in it here."""
+
+
+class EnvironmentList(msgspec.Struct, frozen=True):
+    environments: list[EnvironmentForm]
+
+
+class CallReply(msgspec.Struct, frozen=True):
+    ok: bool
+    output: Any
+    """What a model would read, also where the call failed."""
+    revision: int
+
+
+class UserAnswer(msgspec.Struct, frozen=True):
+    reply: str | None
+    """None when the conversation is over."""
+    revision: int
+
+
+class VerdictReply(msgspec.Struct, frozen=True):
+    verdict: Verdict
+    revision: int
+
+
+class Fork(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: str
+    token: str | None = None
+
+
+class ForkList(msgspec.Struct, frozen=True):
+    sessions: list[Fork]
+
+
+class StepsReply(msgspec.Struct, frozen=True):
+    steps: int
+    """How many there were, up to those asked for."""
+    revision: int
+
+
 class AdminActions:
     """The endpoints below `/admin` that act in sessions. `models` names the environments in which a model can act."""
 
@@ -100,143 +164,154 @@ class AdminActions:
         self.services = services
         self.models = models
         self.gives_tokens = gives_tokens
-        self._descriptions: dict[str, Schema] = {}
-        """What `environments` says of each, by name."""
+        self._forms: dict[str, EnvironmentForm] = {}
+        """Those that were asked for, by name."""
 
-    def of_session(self) -> dict[str, api.RouteEndpoint]:
-        """The actions in one session, by name."""
+    def operations(self) -> list[Operation]:
+        """The endpoints."""
+        session = "/sessions/{session:id}"
         actions = (self.call, self.reply, self.verify, self.edit, self.fork, self.rewind, self.undo, self.redo)
-        return {each.__name__: each for each in (*actions, self.checkpoint, self.answer, self.cancel, self.close)}
+        return [
+            get("/environments", self.environments),
+            post("/sessions", self.seed, errors=CHANGING, detail=self._typed_session),
+            delete(session, self.delete),
+            *(
+                post(f"{session}/{action.__name__}", action, errors=CHANGING)
+                for action in (*actions, self.checkpoint, self.answer, self.cancel, self.close)
+            ),
+        ]
 
-    async def environments(self, request: Request) -> Response:
+    def _typed_session(self) -> Any:
+        served = self.services.environments.values()
+        return with_tasks(NewSession, "row", [one.environment for one in served if not one.stateless])
+
+    async def environments(self) -> EnvironmentList:
         """The served environments, with all that a form for their tasks, tools and states needs."""
-        api.read_query(request, api.Nothing)
-        served, known = self.services.environments, self._descriptions
+        served, known = self.services.environments, self._forms
         for name in served.keys() - known.keys():
-            known[name] = await asyncio.to_thread(self._describe, served[name])
-        return api.json_body({"environments": [known[name] for name in served]})
+            known[name] = await asyncio.to_thread(self._form, served[name])
+        return EnvironmentList([known[name] for name in served])
 
-    def _describe(self, served: ServedEnvironment) -> Schema:
+    def _form(self, served: ServedEnvironment) -> EnvironmentForm:
         environment = served.environment
-        tools = [{**tool.definition, "effect": tool.effect} for tool in environment.tools.values()]
         examples = example_file(type(environment))
-        return {
-            "name": served.name,
-            "description": cleandoc(type(environment).__doc__ or ""),
-            "tools": tools,
-            "replies": environment.reply_tool is not None,
-            "task_schema": schema_of(environment.task_type),
-            "state_schema": None if environment.state_type is None else schema_of(environment.state_type),
-            "examples": [] if examples is None else read_tasks(examples, environment)[:EXAMPLES],
-            "model": served.name in self.models,
-        }
+        return EnvironmentForm(
+            name=served.name,
+            description=cleandoc(type(environment).__doc__ or ""),
+            tools=[{**tool.definition, "effect": tool.effect} for tool in environment.tools.values()],
+            replies=environment.reply_tool is not None,
+            task_schema=form_schema(environment.task_type),
+            state_schema=None if environment.state_type is None else form_schema(environment.state_type),
+            examples=[] if examples is None else read_tasks(examples, environment)[:EXAMPLES],
+            model=served.name in self.models,
+        )
 
-    async def seed(self, request: Request) -> Response:
-        wanted = api.read_body(request, NewSession)
-        served = self.services.session_environments.get(wanted.environment)
+    async def seed(self, body: NewSession) -> SessionSummary:
+        """Seed a session by hand."""
+        served = self.services.session_environments.get(body.environment)
         if served is None or served.stateless:
             known = [each.name for each in self.services.session_environments.values() if not each.stateless]
             problem = "is not served here" if served is None else "is stateless: nothing keeps its sessions"
-            raise wrong_field("environment", f"{wanted.environment!r} {problem}; there are: {', '.join(known)}")
+            raise wrong_field("environment", f"{body.environment!r} {problem}; there are: {', '.join(known)}")
         with await served.count.admit():
-            seeding = served.sessions.seed(wanted.row, owner=wanted.owner, by=wanted.by)
+            seeding = served.sessions.seed(body.row, owner=body.owner, by=body.by)
             session = await served.guard_user_code("seed", seeding)
         served.metrics.created(served.name)
-        return await self._head(session.id)
+        return await self._summary(session.id)
 
-    async def call(self, request: Request) -> Response:
-        """Call a tool; `output` is what a model would read, also where the call failed."""
-        wanted, (served, session) = api.read_body(request, ToolCall), await self._opened(request)
-        given = served.known_arguments(wanted.name, wanted.arguments)
-        result = await session.call(wanted.name, given, call_id=wanted.call_id, user=wanted.user, by=wanted.by)
-        return api.json_body({"ok": result.ok, "output": result.content, "revision": session.revision})
+    async def call(self, session: str, body: ToolCall) -> CallReply:
+        """Call a tool."""
+        served, opened = await self._open(session)
+        given = served.known_arguments(body.name, body.arguments)
+        result = await opened.call(body.name, given, call_id=body.call_id, user=body.user, by=body.by)
+        return CallReply(result.ok, result.content, opened.revision)
 
-    async def reply(self, request: Request) -> Response:
-        wanted, (_, session) = api.read_body(request, Message), await self._opened(request)
-        said = await session.reply(wanted.message, call_id=wanted.call_id, by=wanted.by)
-        return api.json_body({"reply": said, "revision": session.revision})
+    async def reply(self, session: str, body: Message) -> UserAnswer:
+        """Let the environment's user answer a message."""
+        _, opened = await self._open(session)
+        answer = await opened.reply(body.message, call_id=body.call_id, by=body.by)
+        return UserAnswer(answer, opened.revision)
 
-    async def verify(self, request: Request) -> Response:
-        wanted = api.read_body(request, Verification)
-        served, session = await self._opened(request, include_closed=True)
-        response = None if wanted.response is None else checked_response({"response": wanted.response})
-        verdict = await served.guard_user_code("verify", session.verify(response, by=wanted.by))
-        return api.json_body({"verdict": vars(verdict), "revision": session.revision})
+    async def verify(self, session: str, body: Verification) -> VerdictReply:
+        """Verify the episode, which seals the session."""
+        served, opened = await self._open(session, include_closed=True)
+        response = None if body.response is None else checked_response({"response": body.response})
+        verdict = await served.guard_user_code("verify", opened.verify(response, by=body.by))
+        return VerdictReply(verdict, opened.revision)
 
-    async def edit(self, request: Request) -> Response:
-        wanted, (served, session) = api.read_body(request, StateEdit), await self._opened(request)
-        await _edited(served, session.edit(wanted.changes, by=wanted.by, reason=wanted.reason))
-        return await self._head(session.id)
+    async def edit(self, session: str, body: StateEdit) -> SessionSummary:
+        """Change the state by hand."""
+        served, opened = await self._open(session)
+        await _edited(served, opened.edit(body.changes, by=body.by, reason=body.reason))
+        return await self._summary(session)
 
-    async def fork(self, request: Request) -> Response:
-        wanted, (served, session) = api.read_body(request, NewForks), await self._opened(request, include_closed=True)
-        edit = None if wanted.edit is None else Edit(wanted.edit.changes, wanted.edit.by, wanted.edit.reason)
-        with await served.count.admit(wanted.n):
-            work = session.fork(wanted.at, n=wanted.n, pending=wanted.pending, edit=edit, by=wanted.by)
+    async def fork(self, session: str, body: NewForks) -> ForkList:
+        """Fork the session; with an edit, each fork begins with it."""
+        served, opened = await self._open(session, include_closed=True)
+        edit = None if body.edit is None else Edit(body.edit.changes, body.edit.by, body.edit.reason)
+        with await served.count.admit(body.n):
+            work = opened.fork(body.at, n=body.n, pending=body.pending, edit=edit, by=body.by)
             forks = await _edited(served, work)
         for _ in forks:
             served.metrics.created(served.name)
-        return api.json_body({"sessions": [self._forked(served, fork.id) for fork in forks]})
+        if not self.gives_tokens:
+            return ForkList([Fork(fork.id) for fork in forks])
+        return ForkList([Fork(fork.id, served.signer.sign(fork.id).decode()) for fork in forks])
 
-    def _forked(self, served: ServedEnvironment, session: str) -> dict[str, str]:
-        return {"id": session, **({"token": served.signer.sign(session).decode()} if self.gives_tokens else {})}
+    async def rewind(self, session: str, body: Rewind) -> SessionSummary:
+        """Make the state what it was at a revision."""
+        _, opened = await self._open(session)
+        await opened.rewind(body.to, by=body.by)
+        return await self._summary(session)
 
-    async def rewind(self, request: Request) -> Response:
-        wanted, (_, session) = api.read_body(request, Rewind), await self._opened(request)
-        await session.rewind(wanted.to, by=wanted.by)
-        return await self._head(session.id)
+    async def undo(self, session: str, body: Steps) -> StepsReply:
+        """Take back the last steps."""
+        _, opened = await self._open(session)
+        return StepsReply(await opened.undo(body.steps, by=body.by), opened.revision)
 
-    async def undo(self, request: Request) -> Response:
-        wanted, (_, session) = api.read_body(request, Steps), await self._opened(request)
-        steps = await session.undo(wanted.steps, by=wanted.by)
-        return api.json_body({"steps": steps, "revision": session.revision})
+    async def redo(self, session: str, body: Steps) -> StepsReply:
+        """Do again what was undone last."""
+        _, opened = await self._open(session)
+        return StepsReply(await opened.redo(body.steps, by=body.by), opened.revision)
 
-    async def redo(self, request: Request) -> Response:
-        wanted, (_, session) = api.read_body(request, Steps), await self._opened(request)
-        steps = await session.redo(wanted.steps, by=wanted.by)
-        return api.json_body({"steps": steps, "revision": session.revision})
+    async def checkpoint(self, session: str, body: NewCheckpoint) -> Checkpoint:
+        """Name the current state."""
+        _, opened = await self._open(session)
+        return await opened.checkpoint(body.name, by=body.by)
 
-    async def checkpoint(self, request: Request) -> Response:
-        wanted, (_, session) = api.read_body(request, NewCheckpoint), await self._opened(request)
-        made = await session.checkpoint(wanted.name, by=wanted.by)
-        return api.json_body({"name": made.name, "revision": made.revision})
-
-    async def answer(self, request: Request) -> Response:
+    async def answer(self, session: str, body: Answer) -> api.AgentReply:
         """Answer the question of an agent that waits."""
-        wanted, (_, session) = api.read_body(request, Answer), await self._opened(request)
-        answered = session.agent.answer(wanted.input, user=wanted.user, by=wanted.by, to=wanted.to)
-        return api.agent_status(await answered)
+        _, opened = await self._open(session)
+        return api.AgentReply.of(await opened.agent.answer(body.input, user=body.user, by=body.by, to=body.to))
 
-    async def cancel(self, request: Request) -> Response:
+    async def cancel(self, session: str, body: Cancellation) -> api.AgentReply:
         """Cancel the work of an agent."""
-        wanted, (_, session) = api.read_body(request, Cancellation), await self._opened(request)
-        return api.agent_status(await session.agent.cancel(wanted.reason, by=wanted.by))
+        _, opened = await self._open(session)
+        return api.AgentReply.of(await opened.agent.cancel(body.reason, by=body.by))
 
-    async def close(self, request: Request) -> Response:
-        wanted, (served, session) = api.read_body(request, Action), await self._opened(request, include_closed=True)
-        await served.close(session, by=wanted.by)
-        return await self._head(session.id)
+    async def close(self, session: str, body: Action) -> SessionSummary:
+        """Close the session."""
+        served, opened = await self._open(session, include_closed=True)
+        await served.close(opened, by=body.by)
+        return await self._summary(session)
 
-    async def delete(self, request: Request) -> Response:
-        api.read_query(request, api.Nothing)
-        services, session = self.services, request.path_params["session"]
+    async def delete(self, session: str) -> api.Deleted:
+        """Delete a session at once."""
+        services = self.services
         head = await services.store.head(session)
         await services.store.delete(session)
         if head.status(services.now()) == "live":
             services.count.remove()
         for served in services.session_environments.values():
             served.sessions.forget(session)
-        return api.json_body({"deleted": session})
+        return api.Deleted(session)
 
-    async def _opened(
-        self, request: Request, *, include_closed: bool = False
-    ) -> tuple[ServedEnvironment, Session[Any]]:
-        session = request.path_params["session"]
+    async def _open(self, session: str, *, include_closed: bool = False) -> tuple[ServedEnvironment, Session[Any]]:
         served = await self.services.environment_of(session)
         return served, await served.sessions.open(session, include_closed=include_closed)
 
-    async def _head(self, session: str) -> Response:
-        return api.json_body(head_data(await self.services.store.head(session), self.services.now()))
+    async def _summary(self, session: str) -> SessionSummary:
+        return SessionSummary.of(await self.services.store.head(session), self.services.now())
 
 
 async def _edited(served: ServedEnvironment, work: Awaitable[Any]) -> Any:

@@ -46,9 +46,11 @@ from stateroom.server.asgi import ROLLOUT
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.model import responses
 from stateroom.server.model.request import ModelRequest, ModelResponse
+from stateroom.server.operation import SLOW, Operation, post
 from stateroom.server.request import HTTPRequest, wrong_field
-from stateroom.server.response import Endpoint, HTTPResponse, json_response
+from stateroom.server.response import HTTPResponse, json_response
 from stateroom.server.services import Services
+from stateroom.server.wire import CallHeaders, ResponseObject, ResponsesBody, RunReply
 from stateroom.session import AgentInMemory, Session, new_session_id
 
 Row = dict[str, Any]
@@ -128,13 +130,23 @@ class AgentAPI:
         self.slots = slots
         """The agents that may be at work in this process, over all environments."""
 
-    def routes(self) -> dict[tuple[str, str], Endpoint]:
-        """The endpoints by method and path."""
-        prefix = self.served.prefix
-        return {("POST", f"{prefix}/run"): self.run, ("POST", f"{prefix}/v1/responses"): self.responses}
+    def operations(self) -> list[Operation]:
+        """The endpoints."""
+        served, errors = self.served, (409, 410, *SLOW)
+        turn = {**served.asking, "headers": CallHeaders}
+        return [
+            post("/run", self.run, detail=lambda: served.task, reply=RunReply, headers=CallHeaders, errors=errors),
+            post("/v1/responses", self.responses, body=ResponsesBody, reply=ResponseObject, **turn),
+        ]
 
     async def run(self, request: HTTPRequest) -> HTTPResponse:
-        """Run an episode of the row in the body; the reply is its row, as a run writes it to its files."""
+        """Run a whole episode with the server's agent.
+
+        The body is the whole task row. The reply has the same keys, the agent's `response` and the fields of the
+        verdict; of an episode that fails it has `_ng_failure_class` instead. With an id, a request that is sent again
+        goes on with the episode, or gives the same reply; `_ng_rollout_id` in the row is an id too. When the client
+        disconnects, the agent stops.
+        """
         self.served.admit_newcomer(request)
         row = self._row(request.json())
         episode = _episode_id(request, row)
@@ -142,7 +154,11 @@ class AgentAPI:
         return await self._work(request, lambda: self._episode(request, row, name))
 
     async def responses(self, request: HTTPRequest) -> HTTPResponse:
-        """Let the agent act in the client's session on the input in the body; the reply is all that was said."""
+        """Let the server's agent act in the session.
+
+        The body is a request of OpenAI's Responses API. The agent calls the session's tools until it is done, and
+        `output` of the reply has all that was said, tool results included.
+        """
         subject = self.served.subject_of(request)
         asked = responses.read(request.json())
         if asked.stream:

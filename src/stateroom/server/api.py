@@ -1,104 +1,25 @@
-"""What the endpoints behind the router share: parameters, JSON, cursors and server-sent events."""
+"""What the APIs share: parameters, cursors, server-sent events, and the status of an agent."""
 
 from __future__ import annotations
 
 import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from math import inf
 from typing import Annotated, Any, TypeVar
-from urllib.parse import quote, unquote
 
 import msgspec
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from sse_starlette import EventSourceResponse, ServerSentEvent
-from starlette.convertors import Convertor, register_url_convertor
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from stateroom.errors import InvalidArguments
-from stateroom.server.asgi import REQUEST
-from stateroom.server.request import HTTPRequest, Receive, Scope, Send, wrong_field
-from stateroom.server.response import Endpoint, HTTPResponse
+from stateroom.server.request import Receive, Scope, Send, wrong_field
 from stateroom.session import AgentStatus
 from stateroom.state import to_json
 
 HEARTBEAT = 15.0
 """Seconds between two comments in a stream, so that no proxy takes a silent stream for dead."""
-
-# Routes.
-
-
-class IdConvertor(Convertor[str]):
-    """A session's id in a path: any text, with a slash as %2F."""
-
-    regex = "[^/]+"
-
-    def convert(self, value: str) -> str:
-        return unquote(value)
-
-    def to_string(self, value: str) -> str:
-        return quote(value, safe="")
-
-
-register_url_convertor("id", IdConvertor())
-
-RouteEndpoint = Callable[[Request], Awaitable[Response]]
-
-
-class MethodRoute(Route):
-    """A path, and what answers each method there."""
-
-    def __init__(self, path: str, endpoints: Mapping[str, RouteEndpoint]) -> None:
-        self.endpoints = endpoints
-        super().__init__(path, self._respond, methods=[*endpoints])
-
-    async def _respond(self, request: Request) -> Response:
-        return await self.endpoints["GET" if request.method == "HEAD" else request.method](request)
-
-
-def route(path: str, **endpoints: RouteEndpoint) -> MethodRoute:
-    """A path, and what answers each method there."""
-    return MethodRoute(path, endpoints)
-
-
-def http_request(request: Request) -> HTTPRequest:
-    """The same request as the wire protocol's endpoints see it."""
-    return request.scope[REQUEST]  # type: ignore[no-any-return]
-
-
-def starlette_response(response: HTTPResponse) -> Response:
-    """The same response for Starlette."""
-    made = Response(response.body, response.status)
-    made.raw_headers += [(b"content-type", response.content_type), *response.headers]
-    return made
-
-
-def behind_router(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-    """An endpoint of the wire protocol behind the router."""
-
-    async def call(request: Request) -> Response:
-        return starlette_response(await endpoint(http_request(request)))
-
-    return call
-
-
-def allowed_methods(error: HTTPException) -> list[str]:
-    """The methods that a path answers, from the router's error about another one."""
-    return sorted({*(error.headers or {})["Allow"].split(", ")} - {"HEAD"})
-
-
-def json_body(value: Any) -> Response:
-    """A value as JSON, with status 200."""
-    return Response(to_json(value), media_type="application/json")
-
-
-def agent_status(status: AgentStatus) -> Response:
-    """The status of an agent, as JSON."""
-    return json_body({"phase": status.phase, "question": status.question})
 
 
 # Parameters.
@@ -136,23 +57,13 @@ P = TypeVar("P", bound=Parameters)
 T = TypeVar("T")
 
 
-def read_query(request: Request, parameters: type[P]) -> P:
-    """The parameters in a request's URL."""
-    return parse(parameters, dict(request.query_params))
-
-
-def read_body(request: Request, parameters: type[P]) -> P:
-    """The parameters in a request's body."""
-    return parse(parameters, http_request(request).json(), strict=True)
-
-
-def parse(parameters: type[P], given: dict[str, Any], name: str | None = None, *, strict: bool = False) -> P:
-    """Validate the parameters of a request; `name` is the client's name for a single one."""
+def parse(parameters: type[P], given: dict[str, Any], *, strict: bool = False) -> P:
+    """Validate the parameters of a request."""
     try:
         return parameters.model_validate(given, strict=strict)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
-        fields = {name or str(one["loc"][0]): one["msg"] for one in reversed(found)}  # of a union, the first problem
+        fields = {str(one["loc"][0]): one["msg"] for one in reversed(found)}  # of a union, the first problem
         raise InvalidArguments("; ".join(f"{field}: {said}" for field, said in fields.items()), fields) from None
 
 
@@ -184,10 +95,12 @@ class EventStream(EventSourceResponse):
     is done. A server that stops lets a stream end by itself, within its own limit for requests in flight.
     """
 
+    media_type = "text/event-stream"
+
     def __init__(self, events: AsyncIterator[ServerSentEvent], work: asyncio.Task[None] | None = None) -> None:
         super().__init__(
             events,
-            headers={"content-type": "text/event-stream"},
+            headers={"content-type": self.media_type},
             ping=HEARTBEAT,
             ping_message_factory=lambda: ServerSentEvent(comment="still here", sep="\n"),
             shutdown_grace_period=inf,
@@ -205,3 +118,25 @@ class EventStream(EventSourceResponse):
                 self._work.cancel()
                 with suppress(asyncio.CancelledError):
                     await self._work
+
+
+# Replies.
+
+
+class AgentReply(msgspec.Struct, frozen=True):
+    """Where an agent stands."""
+
+    phase: str
+    """`idle`, `planning`, `executing`, `waiting_feedback`, `done`, `failed` or `cancelled`, or one of the author's."""
+    question: str | None
+    """The question that it waits to have answered."""
+
+    @classmethod
+    def of(cls, status: AgentStatus) -> AgentReply:
+        """The reply that tells an agent's status."""
+        return cls(status.phase, status.question)
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    deleted: str
+    """The id of what was deleted."""

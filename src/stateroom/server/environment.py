@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from random import getrandbits
 from time import perf_counter
 from typing import Any
 
-from stateroom.environment import Environment
+from stateroom.environment import Environment, Tool
 from stateroom.errors import (
     BadTask,
     Conflict,
@@ -23,6 +24,7 @@ from stateroom.errors import (
 )
 from stateroom.server.keys import Keys
 from stateroom.server.metrics import Metrics
+from stateroom.server.operation import ACTING, SLOW, Operation, get, post
 from stateroom.server.request import (
     LONGEST_NAME,
     HTTPRequest,
@@ -32,9 +34,32 @@ from stateroom.server.request import (
     seed_and_start,
     wrong_field,
 )
-from stateroom.server.response import STATUS_OF_RESULT, Endpoint, HTTPResponse, error_response, json_response
+from stateroom.server.response import (
+    STATUS_OF_RESULT,
+    Endpoint,
+    HTTPResponse,
+    ProbeReply,
+    error_response,
+    json_response,
+)
+from stateroom.server.schemas import return_type, task_of
 from stateroom.server.sweep import SessionCount
 from stateroom.server.tokens import TOKEN_HEADER, SessionCookies, Signer, VerifiedToken
+from stateroom.server.wire import (
+    AgentMessage,
+    CallHeaders,
+    CloseBody,
+    CloseReply,
+    Instructions,
+    MCPAddress,
+    NamedSeed,
+    NamedSeedReply,
+    ReplyHeaders,
+    SeedFields,
+    SeedHeaders,
+    SeedReply,
+    UserReply,
+)
 from stateroom.session import History, Progress, Session, Sessions, checked_name, new_session_id, read_entry
 from stateroom.state import Sameness, to_json
 
@@ -89,20 +114,55 @@ class ServedEnvironment:
         }
         """The parameters of each tool, if other arguments are ignored."""
 
-    def routes(self) -> dict[tuple[str, str], Endpoint]:
-        """The endpoints by method and path."""
-        routes: dict[tuple[str, str], Endpoint] = {
-            ("GET", "/"): self.root,
-            ("POST", "/seed_session"): self.seed_session,
-            ("POST", "/close_session"): self.close_session,
-        }
-        for name in self.environment.tools:
-            routes["POST", f"/{name}"] = self._tool(name)
-        if self.environment.reply_tool is not None:
-            routes["POST", "/reply"] = self.reply
-        if self.environment.instructions_tool is not None:
-            routes["GET", "/instructions"] = self.instructions
-        return {(method, self.prefix + path): endpoint for (method, path), endpoint in routes.items()}
+        token: dict[str, list[str]] = {f"{self.name}.session": []}
+        with_token, optional = {"security": [token]}, {"security": [{}, token]}
+        self.closing: dict[str, Any] = {**optional, "errors": ACTING}
+        self.seeding: dict[str, Any] = {**optional, "errors": (409, 410, *SLOW), "headers": SeedHeaders}
+        self.seeding["gives_cookie"] = True
+        self.acting: dict[str, Any] = {**with_token, "errors": (*ACTING, *SLOW)}
+        if self.stateless:  # its sessions cannot be lost, and need not be there
+            self.acting = {**optional, "errors": (401, *SLOW)}
+        self.asking: dict[str, Any] = {**self.acting, "errors": (502, *self.acting["errors"])}
+        """What the declarations of endpoints share that close a session, seed one, act in one, or also ask a model."""
+
+    def operations(self) -> list[Operation]:
+        """The endpoints, in the order of an episode."""
+        environment = self.environment
+        seed = post(
+            "/seed_session",
+            self.seed_session,
+            detail=lambda: [(self.task, SeedFields), NamedSeed[self.task]],  # type: ignore[name-defined]
+            reply=SeedReply | NamedSeedReply,
+            **self.seeding,
+        )
+        reply = post("/reply", self.reply, body=AgentMessage, reply=UserReply, headers=ReplyHeaders, **self.asking)
+        instructions = get("/instructions", self.instructions, reply=Instructions, **self.asking)
+        return [
+            seed,
+            *map(self._tool_operation, environment.tools.values()),
+            *([] if environment.reply_tool is None else [reply]),
+            *([] if environment.instructions_tool is None else [instructions]),
+            post("/close_session", self.close_session, body=CloseBody, reply=CloseReply, **self.closing),
+            *([get("/", self.root, reply=ProbeReply, errors=(401,))] if self.prefix else []),
+        ]
+
+    def _tool_operation(self, tool: Tool) -> Operation:
+        return post(
+            f"/{tool.name}",
+            self._tool(tool.name),
+            name=tool.name,
+            about=tool.definition["description"],
+            effect=tool.effect,
+            body=tool.arguments,
+            reply=return_type(tool),
+            headers=CallHeaders,
+            **self.acting,
+        )
+
+    @cached_property
+    def task(self) -> Any:
+        """The type of the tasks, for the document."""
+        return task_of(self.environment)
 
     # Tokens.
 
@@ -205,13 +265,20 @@ class ServedEnvironment:
     # Seeding.
 
     async def seed_session(self, request: HTTPRequest) -> HTTPResponse:
+        """Seed a session.
+
+        The body is the whole task row, and the cookie of the reply is the session. With the cookie of a live session it
+        is refused, because the model may have sent it: with the `seed_key` of the reply in the row the session is
+        seeded again, and a new session replaces it. A client may give a session a name of its own,
+        `resources_session_id`; to seed that name again joins it.
+        """
         held = self._held(request)
         body = request.json()
         name, row = name_and_row(request, body)
         if name is not None:
             return await self._seed_named(request, name, row, held, typed=is_typed_seed(body))
         _, key = await self._seed(request, row, held)
-        return json_response({"seed_key": key, **self._addresses(request)})
+        return json_response(SeedReply(seed_key=key, **self._addresses(request)))
 
     async def seed(self, request: HTTPRequest) -> tuple[Session[Any], str]:
         """A new session for the row in the body, and its seed key; the response hands out its token."""
@@ -304,14 +371,11 @@ class ServedEnvironment:
         if held is not None and held.partition("~")[0] not in ids:
             raise Conflict(held, 0, "this client has a session already: send no cookie to seed another one")
         key = await self._seed_once(request, row, ids, held)
-        reply: dict[str, Any] = {"resources_session_id": name}
         if typed:
-            return json_response({**reply, "resources_tools": self._addresses(request)["mcp"]})
-        if key is not None:
-            reply["seed_key"] = key
-        if held is None:
-            reply |= self._addresses(request)
-        return json_response(reply)
+            tools = self._addresses(request)["mcp"]
+            return json_response(NamedSeedReply(resources_session_id=name, resources_tools=tools))
+        addresses = self._addresses(request) if held is None else {}
+        return json_response(NamedSeedReply(resources_session_id=name, seed_key=key, **addresses))
 
     async def _seed_once(
         self, request: HTTPRequest, row: dict[str, Any], ids: list[str], held: str | None
@@ -374,33 +438,29 @@ class ServedEnvironment:
         return None
 
     def _addresses(self, request: HTTPRequest) -> dict[str, Any]:
-        """The id of the session whose token the response hands out, and how MCP clients reach it."""
+        """Fields of a reply: the session whose token it hands out, how MCP clients reach it, and what else there is."""
         token = (request.set_cookie or b"").partition(b"=")[2].partition(b";")[0]
-        mcp = {
-            "server_name": self.name,
-            "url_path": f"{self.prefix}/mcp",
-            "transport": "http",
-            "headers": {"X-NeMo-Gym-Session-Token": token.decode()},
+        headers = {"X-NeMo-Gym-Session-Token": token.decode()}
+        return {
+            "session_id": token.partition(b".")[0].partition(b"~")[0].decode(),
+            "mcp": MCPAddress(self.name, f"{self.prefix}/mcp", headers),
+            "replies": self.environment.reply_tool is not None,
+            "opens": self.environment.user_opens,
+            "instructs": self.environment.instructions_tool is not None,
         }
-        found = {"session_id": token.partition(b".")[0].partition(b"~")[0].decode(), "mcp": mcp}
-        environment = self.environment
-        hooks = {
-            "replies": environment.reply_tool is not None,
-            "opens": environment.user_opens,
-            "instructs": environment.instructions_tool is not None,
-        }
-        return {**found, **{name: True for name, is_there in hooks.items() if is_there}}
 
     # The rest of an episode.
 
     async def root(self, request: HTTPRequest) -> HTTPResponse:
+        """Whether the environment is served."""
         self.token_of(request)
-        return HTTPResponse(200, b'{"status":"ok"}')
+        return json_response(ProbeReply())
 
     async def reply(self, request: HTTPRequest) -> HTTPResponse:
-        """The answer of the environment's user to a message of the agent.
+        """Let the user answer a message of the agent.
 
-        It requires an id, which a tool call that a model made up does not have: to a model this is no tool.
+        For a message without tool calls: the user's answer is the next message to the model. It needs an id, which a
+        tool call that a model made up does not have: without one it is refused.
         """
         session = await self.session(self.subject_of(request))
         call_id = request.call_id
@@ -412,12 +472,16 @@ class ServedEnvironment:
         if not isinstance(message, str):
             raise wrong_field("message", "should be a text")
         checked_name("Idempotency-Key", call_id)
-        return json_response({"reply": await session.reply(message, call_id=call_id)})
+        return json_response(UserReply(await session.reply(message, call_id=call_id)))
 
     async def instructions(self, request: HTTPRequest) -> HTTPResponse:
-        """What the environment tells the agent now."""
+        """The instructions of the agent, as they are now.
+
+        A text for the model, before the conversation. It follows from the state, so ask for it before each request to
+        the model.
+        """
         session = await self.session(self.subject_of(request))
-        return json_response({"instructions": await session.instructions()})
+        return json_response(Instructions(await session.instructions()))
 
     async def guard_user_code(self, what: str, work: Awaitable[Any]) -> Any:
         """Await an author's function. Of an unexpected error only the name is told."""
@@ -429,9 +493,10 @@ class ServedEnvironment:
             raise EnvironmentFailed(f"{what} failed: unexpected {type(error).__name__}") from error
 
     async def close_session(self, request: HTTPRequest) -> HTTPResponse:
-        """Close the session that the body names: the cookie alone is not enough, as a model's call has it too.
+        """Close the session that the body names.
 
-        A name that no session has is closed too, so that a seed that arrives late is refused.
+        The cookie alone is not enough, as a model's call has it too. To close a session twice is fine. A name that no
+        session has is closed too, so that a seed that arrives late is refused.
         """
         found = self.token_of(request)
         name = checked_session_name(request.json().get("resources_session_id"))
@@ -445,7 +510,7 @@ class ServedEnvironment:
                 except StoreError:
                     if not await self._close_first(ids, held):  # else a seed was quicker
                         raise
-        return json_response({"resources_session_id": name})
+        return json_response(CloseReply(name))
 
     async def _close_first(self, ids: list[str], held: str | None) -> bool:
         """Close the session that has one of these ids, if it is not closed yet; returns whether there is one.

@@ -7,8 +7,11 @@ from hashlib import blake2b
 from secrets import token_hex
 from typing import Any, NamedTuple
 
+from msgspec.structs import asdict
+
 from stateroom.agent import call_tool, output_text
 from stateroom.server.environment import ServedEnvironment
+from stateroom.server.operation import Operation, post
 from stateroom.server.request import (
     LONGEST_NAME,
     HTTPRequest,
@@ -17,8 +20,9 @@ from stateroom.server.request import (
     message_text,
     wrong_field,
 )
-from stateroom.server.response import Endpoint, HTTPResponse, json_response
+from stateroom.server.response import HTTPResponse, json_response
 from stateroom.server.verification import Verification
+from stateroom.server.wire import ResetInfo, ResetReply, StepBody, StepInfo, StepReply, ToolOutput
 from stateroom.session import Result, Session, Update
 
 STEP_ID = "_ng_step_request_id"
@@ -39,32 +43,35 @@ class Gymnasium:
         self.threads = threads
         """Keeps what is said in episodes without a state, as plain threads."""
 
-    def routes(self) -> dict[tuple[str, str], Endpoint]:
-        """The endpoints by method and path."""
-        prefix = self.environment.prefix
-        return {
-            ("POST", f"{prefix}/reset"): self.reset,
-            ("POST", f"{prefix}/step"): self.step,
-            ("POST", f"{prefix}/close"): self.close,
-        }
+    def operations(self) -> list[Operation]:
+        """The endpoints."""
+        served = self.environment
+        return [
+            post("/reset", self.reset, detail=lambda: served.task, reply=ResetReply, **served.seeding),
+            post("/step", self.step, body=StepBody, reply=StepReply, **served.acting),
+            post("/close", self.close, reply=dict[str, Any], **served.acting),
+        ]
 
     async def reset(self, request: HTTPRequest) -> HTTPResponse:
-        """Seed a session. The model's task is in the row, so there is nothing to observe yet."""
+        """Seed a session, as in Gymnasium.
+
+        The model's task is in the row, so there is nothing to observe yet.
+        """
         session, key = await self.environment.seed(request)
-        can = {"supports_step_idempotency": True, "supports_explicit_close": True}
-        return json_response({"observation": None, "info": {"session_id": session.id, "seed_key": key, **can}})
+        return json_response(ResetReply(None, ResetInfo(session.id, key)))
 
     async def step(self, request: HTTPRequest) -> HTTPResponse:
-        """Make the tool calls of a response. One without any ends the episode, unless the user answers it.
+        """Make the tool calls of a response.
 
-        What is said and done is kept in a log. An episode that ends is verified, with all of it.
+        One without any ends the episode, unless the user answers it. What is said and done is kept in a log. An episode
+        that ends is verified, with all of it.
         """
         subject = self.environment.subject_of(request)
         body = request.json()
         response = checked_response(body)
         calls, step_id = calls_of(response), _step_id(body)
         session = await self.environment.session(subject, include_closed=not calls)
-        outputs: list[dict[str, str]] = []
+        outputs: list[ToolOutput] = []
         answer, reward = None, 0.0
         if calls:
             outputs = await _make(_Tools(session, self.environment), calls, step_id)
@@ -76,13 +83,13 @@ class Gymnasium:
             whole = await _whole(await self._logged(session, subject), response)
             reward = (await self.verification.judge(subject, row, whole)).reward
         else:
-            items = [*response.get("output", ()), *({"type": "function_call_output", **output} for output in outputs)]
+            results = [{"type": "function_call_output", **asdict(output)} for output in outputs]
+            items = [*response.get("output", ()), *results]
             if answer is not None:
                 items.append({"type": "message", "role": "user", "content": answer})
             call_id = None if step_id is None else STEP + step_id
             await (await self._logged(session, subject)).agent.say(Update(items, "model"), call_id=call_id)
-        done = {"observation": answer, "reward": reward, "terminated": ended, "truncated": False}
-        return json_response({**done, "info": {"tool_outputs": outputs}})
+        return json_response(StepReply(answer, reward, ended, StepInfo(outputs)))
 
     async def _logged(self, session: Session[Any], subject: str | None) -> Session[Any]:
         """The session that keeps what is said: without a state it is a thread; without a token there is none."""
@@ -94,7 +101,7 @@ class Gymnasium:
         return f"step/{self.environment.name}/{session.id}"
 
     async def close(self, request: HTTPRequest) -> HTTPResponse:
-        """Close the session, if its episode has ended.
+        """Close the session, as in Gymnasium, if its episode has ended.
 
         Before that the cookie is not enough, as a model's call has it too: the session is left to expire.
         """
@@ -139,12 +146,12 @@ class _Tools(NamedTuple):
         return await self.session.call(name, given, call_id=call_id)
 
 
-async def _make(tools: _Tools, calls: list[dict[str, Any]], step_id: str | None) -> list[dict[str, str]]:
+async def _make(tools: _Tools, calls: list[dict[str, Any]], step_id: str | None) -> list[ToolOutput]:
     """Make tool calls one after another, and return the outputs for the model."""
     outputs = []
     for index, call in enumerate(calls):
         call_id = None if step_id is None else f"{step_id}.{index}"
-        outputs.append({"call_id": call["call_id"], "output": output_text(await call_tool(tools, call, call_id))})
+        outputs.append(ToolOutput(call["call_id"], output_text(await call_tool(tools, call, call_id))))
     return outputs
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -31,6 +31,25 @@ STATUS_OF_RESULT: dict[Code | None, int] = {
 """The status of a failed call. The body is for the model, whatever the status."""
 
 RETRY_AFTER = (b"retry-after", b"1")
+
+
+class ProbeReply(msgspec.Struct, frozen=True):
+    """The reply to a probe."""
+
+    status: Literal["ok"] = "ok"
+
+
+class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
+    code: str
+    """The problem, for programs."""
+    message: str
+    """What is wrong, where, and what to do, for people and models."""
+    fields: dict[str, str] | None = None
+    """The problem of each field."""
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    error: ErrorDetail
 
 
 class HTTPResponse(msgspec.Struct, frozen=True):
@@ -79,9 +98,8 @@ def error_response(
     headers: tuple[tuple[bytes, bytes], ...] = (),
 ) -> HTTPResponse:
     """An error as JSON."""
-    error: dict[str, Any] = {"code": code, "message": message, **({"fields": fields} if fields else {})}
     headers = (RETRY_AFTER, *headers) if status == 503 else headers
-    return HTTPResponse(status, to_json({"error": error}), headers=headers)
+    return HTTPResponse(status, to_json(ErrorBody(ErrorDetail(code, message, fields or None))), headers=headers)
 
 
 def _headers_for(error: Exception) -> tuple[tuple[bytes, bytes], ...]:

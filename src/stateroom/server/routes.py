@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import unquote
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
 
 from stateroom.agent import ThreadEnvironment
@@ -21,23 +20,15 @@ from stateroom.model import ModelSource
 from stateroom.server.access import check_admin
 from stateroom.server.admin import AdminAPI
 from stateroom.server.agent import AgentAPI
-from stateroom.server.api import (
-    RouteEndpoint,
-    allowed_methods,
-    behind_router,
-    http_request,
-    json_body,
-    route,
-    starlette_response,
-)
 from stateroom.server.asgi import REQUEST
-from stateroom.server.description.openapi import document
-from stateroom.server.description.schemas import Schema
+from stateroom.server.docs import Docs
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.gymnasium import Gymnasium
+from stateroom.server.openapi import document
+from stateroom.server.operation import FOR_OPERATOR, Operation, allowed_methods, get, routes_of, starlette_response
 from stateroom.server.options import ApplicationOptions
 from stateroom.server.request import ASGIApp, HTTPRequest, Receive, Scope, Send
-from stateroom.server.response import Endpoint, error_response, response_to
+from stateroom.server.response import Endpoint, ProbeReply, error_response, response_to
 from stateroom.server.services import Services
 from stateroom.server.threads import ThreadsAPI
 from stateroom.server.verification import Verification
@@ -48,11 +39,6 @@ if TYPE_CHECKING:
 
 SDK = ("mcp", "mcp_types")
 """The packages of the MCP SDK; a server without them serves all else."""
-
-BASE = "http://base-of-this-server"
-"""Placeholder of the server's URL in the cached documentation page."""
-
-_HOST = re.compile(rb"[A-Za-z0-9._-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?")
 
 
 class Extension(Protocol):
@@ -82,8 +68,8 @@ class ExtensionApp(Protocol):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
-    def describe(self, document: Schema) -> None:
-        """Add its endpoints to the OpenAPI document of the server."""
+    def operations(self) -> list[Operation]:
+        """Its endpoints, for the OpenAPI document of the server."""
 
 
 class Routes:
@@ -101,6 +87,8 @@ class Routes:
         models = {**{name: agent.plan.model for name, agent in agents.items()}, **threads.models.sources}
         self.extensions = extensions
         apps = {each.path: each.app(services, models) for each in extensions}
+        self.operations: list[Operation] = []
+        """The endpoints, for the OpenAPI document."""
         self.direct: dict[str, Endpoint] = {}
         """The endpoints of each call and each episode by path, which need no router."""
         self.mcp: list[MCPEndpoint] = []
@@ -110,63 +98,72 @@ class Routes:
         """The environments of all paths with these starts, and a hint for those that do not exist."""
         self._environments = {} if services.options.for_operator else services.environments
         """The environments that agents use."""
-        routes: list[BaseRoute] = [*self._server_routes(apps.values())]
+        docs = Docs()
+        self._prefixes["/docs"] = None, "the documentation is at /docs"
+        server = self._server_operations(docs)
+        files = get("/docs/{name}", docs.file, admit=self._check_operator)
+        routes: list[BaseRoute] = [*routes_of([*server, files])]
+        for served in self._environments.values():
+            routes += self._environment_routes(served)
         if not services.options.for_operator:
             self._prefixes |= {
                 "/admin": (None, "sessions are at /admin/sessions"),
                 "/threads": (None, "threads are at /threads"),
             }
-            admin = Router(AdminAPI(services, models).routes(), redirect_slashes=False, default=self._unknown)
-            routes += [*threads.routes(), Mount("/admin", _AdminOnly(admin, services.options))]
-        for served in self._environments.values():
-            routes += self._environment_routes(served)
+            own = [each.under("", "threads") for each in threads.operations()]
+            admin = AdminAPI(services, models).operations()
+            router = Router(routes_of(admin), redirect_slashes=False, default=self._unknown)
+            routes += [*routes_of(own), Mount("/admin", _AdminOnly(router, services.options))]
+            self.operations += map(self._with_key, own)
+            self.operations += [each.under("/admin", "admin", **FOR_OPERATOR) for each in admin]
+        self.operations += server
         for path, app in apps.items():
             self._prefixes[path] = None, f"it begins at {path}/"
-            routes += [route(path, GET=_to_folder), Mount(path, app)]
+            routes += [Route(path, _to_folder), Mount(path, app)]
+            self.operations += app.operations()
         router = Router(routes, redirect_slashes=False, default=self._unknown)
         self.app: ASGIApp = ExceptionMiddleware(router, handlers={HTTPException: _on_error, Exception: _on_error})
 
-    def _server_routes(self, apps: Iterable[ExtensionApp]) -> list[BaseRoute]:
-        described = _Documentation(self.services, self.agents, apps)
-        endpoints = {
-            "/": _ok,
-            "/health": _ok,
-            "/ready": self._ready,
-            "/metrics": self._guarded(self._metrics),
-            "/openapi.json": self._guarded(described.openapi),
-            "/docs": self._guarded(described.page),
-        }
-        self._paths |= {("GET", path): None for path in endpoints}
-        return [route(path, GET=endpoint) for path, endpoint in endpoints.items()]
+    def _server_operations(self, docs: Docs) -> list[Operation]:
+        operations = [
+            get("/", _ok, name="root", about="Whether the server runs."),
+            get("/health", _ok, name="health", about="Whether the process runs."),
+            get("/ready", self._ready, name="ready"),
+            get("/metrics", self._metrics, name="metrics", admit=self._check_operator),
+            get("/openapi.json", self._openapi, name="openapi", reply=dict[str, Any], admit=self._check_operator),
+            get("/docs", docs.page, name="docs", reply=HTMLResponse, admit=self._check_operator),
+        ]
+        self._paths |= {("GET", each.path): None for each in operations}
+        return operations
 
-    def _guarded(self, endpoint: RouteEndpoint) -> RouteEndpoint:
-        """An endpoint that only the operator may use, where nobody else is served."""
-        if not self.services.options.for_operator:
-            return endpoint
-
-        async def checked(request: Request) -> Response:
+    def _check_operator(self, request: HTTPRequest, **path: str) -> None:
+        """Refuse all but the operator, where nobody else is served."""
+        if self.services.options.for_operator:
             for each in self.extensions:
-                each.check_operator(http_request(request))
-            return await endpoint(request)
-
-        return checked
+                each.check_operator(request)
 
     def _environment_routes(self, served: ServedEnvironment) -> list[BaseRoute]:
         threads = self.services.session_environments[ThreadEnvironment.name]
-        agent = self.agents[served.name].routes() if served.name in self.agents else {}
         verification = Verification(served)
-        endpoints = served.routes() | verification.routes() | Gymnasium(verification, threads).routes() | agent
-        hot = {f"{served.prefix}/{name}" for name in ("seed_session", "verify", *served.environment.tools)}
-        hot |= {path for _, path in agent}
-        self.direct |= {path: endpoint for (_, path), endpoint in endpoints.items() if path in hot}
-        self._paths |= {place: served.name for place in endpoints if place not in self._paths}
+        own = served.operations() + verification.operations() + Gymnasium(verification, threads).operations()
+        own += self.agents[served.name].operations() if served.name in self.agents else []
+        operations = [each.under(served.prefix, served.name) for each in own]
+        self.operations += map(self._with_key, operations)
+        self.direct |= {each.path: each.function for each in operations if each.direct and each.method == "POST"}
+        self._paths |= {(each.method, each.path): served.name for each in operations}
         mcp = MCPEndpoint(served, self.services.options)
         self.mcp.append(mcp)
         self._prefixes[mcp.path] = served.name, f"MCP is at {mcp.path}"
-        return [
-            *(route(path, **{method: behind_router(endpoint)}) for (method, path), endpoint in endpoints.items()),
-            *(Route(path, mcp, methods=["POST"]) for path in (mcp.path, f"{mcp.path}/")),
-        ]
+        return [*routes_of(operations), *(Route(path, mcp, methods=["POST"]) for path in (mcp.path, f"{mcp.path}/"))]
+
+    def _with_key(self, operation: Operation) -> Operation:
+        """An endpoint as API keys change it: a POST without a session needs one, and all requests count."""
+        if not self.services.keys:
+            return operation
+        security = operation.security
+        if operation.method == "POST":
+            security = [need or {"key": []} for need in security or [{}]]
+        return operation.under("", operation.group, security=security, errors=(401, 429))
 
     def place_of(self, method: str, path: str) -> tuple[str | None, str | None]:
         """The route that answers a request, and its environment; for traces and the access log."""
@@ -188,19 +185,27 @@ class Routes:
     def _prefix_of(self, path: str) -> str | None:
         return next((start for start in self._prefixes if path == start or path.startswith(f"{start}/")), None)
 
-    async def _ready(self, request: Request) -> Response:
-        """Ready to serve: the store answers."""
+    async def _ready(self, request: HTTPRequest) -> ProbeReply:
+        """Whether the server is ready: the store answers."""
         if self.services.stopping.is_set():
             raise Busy("the server is stopping")
         await self.services.store.heads(limit=1)
-        return await _ok(request)
+        return ProbeReply()
 
-    async def _metrics(self, request: Request) -> Response:
-        """The metrics for Prometheus."""
-        accept = http_request(request).headers.get(b"accept", b"")
+    async def _metrics(self, request: HTTPRequest) -> PlainTextResponse:
+        """Metrics for Prometheus."""
+        accept = request.headers.get(b"accept", b"")
         await self.services.count.refresh()
         text, content_type = self.services.metrics.exposition(accept, self.services.count.live)
-        return Response(text, headers={"content-type": content_type.decode()})
+        return PlainTextResponse(text, headers={"content-type": content_type.decode()})
+
+    async def _openapi(self, request: HTTPRequest) -> Response:
+        """This document."""
+        return Response(self._document, media_type="application/json")
+
+    @cached_property
+    def _document(self) -> bytes:
+        return to_json(document(self.operations, [*self.services.environments.values()]))
 
     async def _unknown(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a path that nothing else answers: perhaps a tool that a model made up."""
@@ -222,8 +227,8 @@ class Routes:
         await starlette_response(await served.no_tool(scope[REQUEST], rest))(scope, receive, send)
 
 
-async def _ok(request: Request) -> Response:
-    return json_body({"status": "ok"})
+async def _ok(request: HTTPRequest) -> ProbeReply:
+    return ProbeReply()
 
 
 async def _to_folder(request: Request) -> Response:
@@ -257,48 +262,6 @@ class _AdminOnly:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         check_admin(scope[REQUEST], self._options)
         await self._app(scope, receive, send)
-
-
-class _Documentation:
-    """The OpenAPI document and the page made of it; both are made on the first request."""
-
-    def __init__(self, services: Services, agents: Collection[str], extensions: Iterable[ExtensionApp]) -> None:
-        self._services = services
-        self._agents = agents
-        self._extensions = extensions
-
-    async def openapi(self, request: Request) -> Response:
-        return Response(self._bytes, media_type="application/json")
-
-    async def page(self, request: Request) -> Response:
-        """The page, with the server's URL as the client knows it in the examples."""
-        text, policy = self._page
-        asked = http_request(request)
-        host = asked.headers.get(b"host", b"")
-        base = (b"https://" if asked.secure else b"http://") + (host if _HOST.fullmatch(host) else b"localhost")
-        headers = {"content-security-policy": policy, "x-content-type-options": "nosniff"}
-        return Response(text.replace(BASE.encode(), base), headers=headers, media_type="text/html")
-
-    @cached_property
-    def _document(self) -> Schema:
-        services = self._services
-        environments = [*services.environments.values()]
-        made = document(environments, self._agents, for_operator=services.options.for_operator)
-        for each in self._extensions:
-            each.describe(made)  # with what it says of the admin API
-        if services.options.for_operator:
-            made["paths"] = {path: one for path, one in made["paths"].items() if not path.startswith("/admin/")}
-        return made
-
-    @cached_property
-    def _bytes(self) -> bytes:
-        return to_json(self._document)
-
-    @cached_property
-    def _page(self) -> tuple[bytes, str]:
-        from stateroom.server.description.page import page, policy  # noqa: PLC0415 - slow to import, and rarely needed
-
-        return page(self._document, BASE).encode(), policy()
 
 
 class MCPEndpoint:

@@ -19,7 +19,7 @@ from stateroom.server import api
 from stateroom.server.request import wrong_field
 from stateroom.server.response import response_to
 from stateroom.server.services import Services
-from stateroom.session import Transcript, entry_data, head_data, read_page
+from stateroom.session import EntryData, SessionSummary, Transcript, entry_data, read_page
 from stateroom.state import to_json
 from stateroom.store import Head
 
@@ -169,7 +169,7 @@ class FollowedSessions:
             return [(entry["revision"], entry_json(session, entry)) for entry in page.entries], page.next
 
 
-def entry_json(session: str, entry: dict[str, Any]) -> bytes:
+def entry_json(session: str, entry: EntryData) -> bytes:
     """The data of the event of an entry."""
     return to_json({"session": session, "entry": entry})
 
@@ -263,10 +263,10 @@ class SessionStream:
             yield self._event("missed", {})
         for head in new:
             self._advance(head.age)
-            yield self._event("session", head_data(head, now))
+            yield self._event("session", SessionSummary.of(head, now))
         for head in heads:
             if known.get(head.id, self._known[head.id]) != self._known[head.id]:
-                yield self._event("changed", head_data(head, now))
+                yield self._event("changed", SessionSummary.of(head, now))
 
     def _advance(self, age: tuple[float, str]) -> None:
         """Sessions up to this one have been sent; one that was created earlier may come later."""

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from time import perf_counter
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Self
 
 import msgspec
+from msgspec.structs import asdict
 from pydantic import Field, with_config
 from sse_starlette import ServerSentEvent
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute
 from typing_extensions import TypedDict
 
-from stateroom.agent import OnItems, Thread, ThreadEnvironment, Threads
+from stateroom.agent import Items, OnItems, Thread, ThreadEnvironment, Threads, Trajectory, TurnStatus
+from stateroom.environment import Environment
 from stateroom.errors import Conflict, Unauthorized
 from stateroom.model import Item
 from stateroom.server import api
 from stateroom.server.access import check_admin
 from stateroom.server.agent import EnvironmentModels, agent_for
 from stateroom.server.environment import ServedEnvironment
-from stateroom.server.request import bearer_token, wrong_field
+from stateroom.server.operation import ACTING, FOR_OPERATOR, SLOW, Operation, delete, get, post
+from stateroom.server.request import HTTPRequest, bearer_token, wrong_field
 from stateroom.server.response import response_to
+from stateroom.server.schemas import with_environments, with_tasks
 from stateroom.server.services import Services
 from stateroom.server.tokens import Signer
 from stateroom.state import to_json
@@ -98,7 +100,58 @@ class ThreadCancel(api.Parameters):
     reason: api.Text = ""
 
 
+# Replies.
+
+
+class ThreadReply(Thread, frozen=True, kw_only=True):
+    """A thread, with its token."""
+
+    token: str
+    """The token to use the thread; it lives a day longer than a thread that is not used."""
+
+
+class ThreadPage(msgspec.Struct, frozen=True):
+    threads: list[ThreadReply]
+    next: str | None
+    """The `cursor` of the next page. A page may have fewer threads than its limit, and not be the last."""
+
+
+class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended."""
+
+    status: TurnStatus
+    reason: str | None
+    """Why it is incomplete."""
+    question: str | None
+    """The question that it waits to have answered."""
+    usage: dict[str, Any] | None
+    """The number of tokens, as far as the model reports it."""
+
+    @classmethod
+    def of(cls, done: Trajectory, **more: Any) -> Self:
+        """The end of a run; `more` are the fields of a class that has more of them."""
+        usage = None if done.usage is None else done.usage.plain()
+        return cls(status=done.status, reason=done.reason, question=done.question, usage=usage, **more)
+
+
+class ThreadRun(RunEnd, frozen=True, kw_only=True):
+    output: list[Item]
+    """New Responses items."""
+
+
 # Endpoints.
+
+
+class Caller(NamedTuple):
+    """A client that has the token of a thread."""
+
+    thread: str
+    served: ServedEnvironment
+
+    @property
+    def threads(self) -> Threads:
+        """The threads of the environment."""
+        return Threads(self.served.sessions)
 
 
 class ThreadsAPI:
@@ -110,143 +163,153 @@ class ThreadsAPI:
         options = services.options
         self.signer = Signer(options.secrets, PURPOSE, options.ttl, services.now)
 
-    def routes(self) -> list[BaseRoute]:
-        thread = "/threads/{thread:id}"
+    def operations(self) -> list[Operation]:
+        """The endpoints."""
+        thread, detail = "/threads/{thread:id}", partial(with_tasks, NewThread, "task", self._environments())
+        own: Any = {"admit": self._caller, "security": [{"thread": []}], "errors": ACTING}
+        running = {**own, "errors": (502, *ACTING, *SLOW)}
+        listed = with_environments(ThreadList, [one.name for one in self._environments()])
         return [
-            api.route("/threads", GET=self.list_threads, POST=self.create),
-            api.route(thread, GET=self.show, DELETE=self.delete),
-            api.route(f"{thread}/items", GET=self.items),
-            api.route(f"{thread}/messages", POST=self.messages),
-            api.route(f"{thread}/run", POST=self.run),
-            api.route(f"{thread}/fork", POST=self.fork),
-            api.route(f"{thread}/cancel", POST=self.cancel),
+            post("/threads", self.create, admit=self._admit_newcomer, errors=(409, *SLOW), detail=detail),
+            get("/threads", self.list_threads, name="list", query=listed, admit=self._admit_operator, **FOR_OPERATOR),
+            get(thread, self.show, **own),
+            delete(thread, self.delete, **own),
+            get(f"{thread}/items", self.items, **own),
+            post(f"{thread}/messages", self.messages, **own),
+            post(f"{thread}/run", self.run, **running),
+            post(f"{thread}/fork", self.fork, **own),
+            post(f"{thread}/cancel", self.cancel, **own),
         ]
 
-    def _known(self, request: Request) -> tuple[str, ServedEnvironment]:
-        """The thread in the path and its environment, if the request has the thread's token."""
-        thread, asked = request.path_params["thread"], api.http_request(request)
-        given = bearer_token(asked.headers)
+    def _environments(self) -> list[Environment[Any, Any]]:
+        """The environments that can have threads."""
+        return [one.environment for one in self.services.session_environments.values() if not one.stateless]
+
+    def _caller(self, request: HTTPRequest, thread: str) -> Caller:
+        """The client of the thread in the path, which has the thread's token."""
+        given = bearer_token(request.headers)
         if given is None:
             raise Unauthorized("there is no bearer token: send the thread's token as Authorization: Bearer TOKEN")
         subject, token = self.signer.read(given)
         environment, _, known = subject.partition("/")
         if known != thread:
             raise Unauthorized("this is the token of another thread")
-        self.services.keys.admit(asked, token)
-        return thread, self._served(environment)
+        self.services.keys.admit(request, token)
+        return Caller(thread, self._served(environment))
+
+    def _admit_newcomer(self, request: HTTPRequest) -> None:
+        if any(served.cookies.missing(request) for served in self.services.environments.values()):
+            # A model's calls have its session's cookie, and it must not get more.
+            raise Conflict("", 0, "this client has a session already: send no cookie to create a thread")
+        self.services.keys.admit(request, None)
+
+    def _admit_operator(self, request: HTTPRequest) -> None:
+        check_admin(request, self.services.options)
 
     def _served(self, environment: str) -> ServedEnvironment:
-        found = self.services.session_environments
-        served = found.get(environment)
+        served = self.services.session_environments.get(environment)
         if served is None or served.stateless:
-            known = ", ".join(name for name, one in found.items() if not one.stateless)
+            known = ", ".join(one.name for one in self._environments())
             problem = f"there are no threads of {environment!r:.200} here; there are of: {known}"
             raise wrong_field("environment", problem)
         return served
 
-    def _described(self, thread: Thread, request: Request) -> dict[str, Any]:
-        """A thread as JSON data, with a new token."""
-        token = self.signer.sign(f"{thread.environment}/{thread.id}", api.http_request(request).key).decode()
-        return {**msgspec.to_builtins(thread), "token": token}
+    def _reply(self, thread: Thread, request: HTTPRequest) -> ThreadReply:
+        """A thread with a new token."""
+        token = self.signer.sign(f"{thread.environment}/{thread.id}", request.key).decode()
+        return ThreadReply(**asdict(thread), token=token)
 
     # All threads.
 
-    async def create(self, request: Request) -> Response:
-        """A new thread, and its token."""
-        asked = api.http_request(request)
-        if any(served.cookies.missing(asked) for served in self.services.environments.values()):
-            # A model's calls have its session's cookie, and it must not get more.
-            raise Conflict("", 0, "this client has a session already: send no cookie to create a thread")
-        self.services.keys.admit(asked, None)
-        wanted = api.read_body(request, NewThread)
-        served = self._served(wanted.environment)
-        self.services.keys.admit_session(asked)
+    async def create(self, request: HTTPRequest, body: NewThread) -> ThreadReply:
+        """Create a thread: a conversation that the server keeps.
+
+        By default it has no tools; with an `environment` its tools act in it, on a state of the thread's own. All other
+        requests need the `token` of the reply, as a bearer token.
+        """
+        served = self._served(body.environment)
+        self.services.keys.admit_session(request)
         with await served.count.admit():
             made = await Threads(served.sessions).create(
-                wanted.user, metadata=wanted.metadata, instructions=wanted.instructions, task=wanted.task
+                body.user, metadata=body.metadata, instructions=body.instructions, task=body.task
             )
         served.metrics.created(served.name)
-        return api.json_body(self._described(made, request))
+        return self._reply(made, request)
 
-    async def list_threads(self, request: Request) -> Response:
+    async def list_threads(self, request: HTTPRequest, query: ThreadList) -> ThreadPage:
         """Threads, the newest first, for the operator of the server."""
-        check_admin(api.http_request(request), self.services.options)
-        wanted = api.read_query(request, ThreadList)
-        after = None if wanted.cursor is None else api.read_cursor(wanted.cursor, tuple[float, str])
-        threads = Threads(self._served(wanted.environment).sessions)
-        page = await threads.list(wanted.user, after=after, limit=wanted.limit)
+        after = None if query.cursor is None else api.read_cursor(query.cursor, tuple[float, str])
+        threads = Threads(self._served(query.environment).sessions)
+        page = await threads.list(query.user, after=after, limit=query.limit)
         cursor = None if page.next is None else api.cursor_of(*page.next)
-        return api.json_body({"threads": [self._described(thread, request) for thread in page.found], "next": cursor})
+        return ThreadPage([self._reply(thread, request) for thread in page.found], cursor)
 
     # One thread.
 
-    async def show(self, request: Request) -> Response:
-        thread, served = self._known(request)
-        api.read_query(request, api.Nothing)
-        return api.json_body(self._described(await Threads(served.sessions).get(thread), request))
+    async def show(self, request: HTTPRequest, caller: Caller, query: api.Nothing) -> ThreadReply:
+        """The thread, with a new token."""
+        return self._reply(await caller.threads.get(caller.thread), request)
 
-    async def items(self, request: Request) -> Response:
-        thread, served = self._known(request)
-        wanted = api.read_query(request, ThreadPart)
-        found = await Threads(served.sessions).items(thread, after=wanted.after, limit=wanted.limit)
-        return api.json_body(msgspec.to_builtins(found))
+    async def items(self, caller: Caller, query: ThreadPart) -> Items:
+        """The conversation."""
+        return await caller.threads.items(caller.thread, after=query.after, limit=query.limit)
 
-    async def messages(self, request: Request) -> Response:
+    async def messages(self, caller: Caller, body: ThreadMessage) -> api.AgentReply:
         """Add a message, or answer the question of an agent that waits."""
-        thread, served = self._known(request)
-        wanted = api.read_body(request, ThreadMessage)
-        message: Any = wanted.message
-        status = await Threads(served.sessions).add(thread, message, user=wanted.user, pin=wanted.pin)
-        return api.agent_status(status)
+        message: Any = body.message
+        return api.AgentReply.of(await caller.threads.add(caller.thread, message, user=body.user, pin=body.pin))
 
-    async def run(self, request: Request) -> Response:
-        """Let the server's model answer."""
-        thread, served = self._known(request)
-        api.read_body(request, api.Nothing)
-        agent = agent_for(self.services, self.models.sources, served.name, thread)
+    async def run(self, request: HTTPRequest, caller: Caller, body: api.Nothing) -> ThreadRun | api.EventStream:
+        """Let the server's model answer the new messages.
+
+        With `Accept: text/event-stream` each item is an event as it comes, and the last event, `end`, has the rest;
+        `error` is the last event of a run that fails later. The run goes on when the client disconnects. While a thread
+        runs, another run gets 503.
+        """
+        served = caller.served
+        agent = agent_for(self.services, self.models.sources, served.name, caller.thread)
         meter = served.metrics.runs(served.name)
 
-        async def run(on_items: OnItems | None = None) -> bytes:
+        async def run(on_items: OnItems | None = None) -> Trajectory:
             outcome, start = "error", perf_counter()
             try:
-                done = await Threads(served.sessions).run(thread, agent, on_items=on_items)
+                done = await caller.threads.run(caller.thread, agent, on_items=on_items)
                 outcome = done.status
             finally:
                 meter.count(outcome, perf_counter() - start)
-            usage = None if done.usage is None else done.usage.plain()
-            served.metrics.tokens(served.name, usage or {})
-            told = {"status": done.status, "reason": done.reason, "question": done.question, "usage": usage}
-            return to_json(told if on_items else {"output": done.output, **told})
+            served.metrics.tokens(served.name, {} if done.usage is None else done.usage.plain())
+            return done
 
-        if "text/event-stream" in request.headers.get("accept", ""):
-            return await run_events(run, f"POST {request.url.path}")
-        return Response(await run(), media_type="application/json")
+        async def end(on_items: OnItems) -> bytes:
+            return to_json(RunEnd.of(await run(on_items)))
 
-    async def fork(self, request: Request) -> Response:
-        thread, served = self._known(request)
-        wanted = api.read_body(request, ThreadFork)
-        self.services.keys.admit_session(api.http_request(request))
-        with await served.count.admit():
-            made = await Threads(served.sessions).fork(thread, wanted.at)
-        served.metrics.created(served.name)
-        return api.json_body(self._described(made, request))
+        if b"text/event-stream" in request.headers.get(b"accept", b""):
+            return await run_events(end, f"POST {request.scope['path']}")
+        done = await run()
+        return ThreadRun.of(done, output=done.output)
 
-    async def cancel(self, request: Request) -> Response:
-        thread, served = self._known(request)
-        wanted = api.read_body(request, ThreadCancel)
-        return api.agent_status(await Threads(served.sessions).cancel(thread, wanted.reason))
+    async def fork(self, request: HTTPRequest, caller: Caller, body: ThreadFork) -> ThreadReply:
+        """A new thread that continues this one, from its end or from a revision."""
+        self.services.keys.admit_session(request)
+        with await caller.served.count.admit():
+            made = await caller.threads.fork(caller.thread, body.at)
+        caller.served.metrics.created(caller.served.name)
+        return self._reply(made, request)
 
-    async def delete(self, request: Request) -> Response:
-        thread, served = self._known(request)
-        api.read_query(request, api.Nothing)
-        live = (await self.services.store.head(thread)).status(self.services.now()) == "live"
-        await Threads(served.sessions).delete(thread)
+    async def cancel(self, caller: Caller, body: ThreadCancel) -> api.AgentReply:
+        """Cancel the work of the thread's agent."""
+        return api.AgentReply.of(await caller.threads.cancel(caller.thread, body.reason))
+
+    async def delete(self, caller: Caller) -> api.Deleted:
+        """Remove the thread at once. Its forks stay."""
+        live = (await self.services.store.head(caller.thread)).status(self.services.now()) == "live"
+        await caller.threads.delete(caller.thread)
         if live:
-            served.count.remove()
-        return api.json_body({"deleted": thread})
+            caller.served.count.remove()
+        return api.Deleted(caller.thread)
 
 
-async def run_events(run: Callable[[OnItems], Awaitable[bytes]], what: str) -> Response:
+async def run_events(run: Callable[[OnItems], Awaitable[bytes]], what: str) -> api.EventStream:
     """A run as events: one for each item as it comes, and one at the end.
 
     Raises the error of a run that fails before its first item. The run goes on when the client disconnects.

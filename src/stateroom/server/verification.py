@@ -7,10 +7,12 @@ from time import perf_counter
 from typing import Any
 
 from stateroom.errors import Unauthorized
-from stateroom.rollout import aggregate, numbers, reads_only_the_response, verdict_fields
+from stateroom.rollout import EpisodeMetrics, aggregate, numbers, reads_only_the_response, verdict_fields
 from stateroom.server.environment import NO_TOKEN, ServedEnvironment
+from stateroom.server.operation import Operation, get, post
 from stateroom.server.request import HTTPRequest, checked_response, task_fields, wrong_field
-from stateroom.server.response import Endpoint, HTTPResponse, json_response
+from stateroom.server.response import HTTPResponse, json_response
+from stateroom.server.wire import ReverifyMode, VerifiedEpisodes, VerifyFields, VerifyReply
 from stateroom.session import Progress, Verdict, new_session_id
 from stateroom.state import to_json
 
@@ -24,16 +26,24 @@ class Verification:
     def __init__(self, environment: ServedEnvironment) -> None:
         self.environment = environment
 
-    def routes(self) -> dict[tuple[str, str], Endpoint]:
-        """The endpoints by method and path."""
-        prefix = self.environment.prefix
-        return {
-            ("POST", f"{prefix}/verify"): self.verify,
-            ("POST", f"{prefix}/aggregate_metrics"): self.aggregate_metrics,
-            ("GET", f"{prefix}/reverify_mode"): self.reverify_mode,
-        }
+    def operations(self) -> list[Operation]:
+        """The endpoints."""
+        served = self.environment
+        return [
+            post(
+                "/verify", self.verify, detail=lambda: (served.task, VerifyFields), reply=VerifyReply, **served.acting
+            ),
+            post("/aggregate_metrics", self.aggregate_metrics, body=VerifiedEpisodes, reply=EpisodeMetrics),
+            get("/reverify_mode", self.reverify_mode, reply=ReverifyMode),
+        ]
 
     async def verify(self, request: HTTPRequest) -> HTTPResponse:
+        """Verify the episode.
+
+        The body is the task row, and the model's output as `response`. The reply has the fields of the verdict, each
+        part of the reward also as a number of its own, and of the row `responses_create_params` and `response`. The
+        verdict seals the session: nothing can be changed any more, and to verify it again gives the same verdict.
+        """
         subject = self.environment.subject_of(request, optional=self._reads_only_the_response)
         body = request.json()
         verdict = await self.judge(subject, body, checked_response(body))
@@ -91,6 +101,7 @@ class Verification:
         return reads_only_the_response(environment) and not looked_back
 
     async def aggregate_metrics(self, request: HTTPRequest) -> HTTPResponse:
+        """Metrics of many episodes, over all and by task."""
         self.environment.token_of(request)
         rows = request.json().get("verify_responses")
         if not isinstance(rows, list) or not all(
@@ -111,4 +122,6 @@ class Verification:
             raise wrong_field("verify_responses", message) from None
 
     async def reverify_mode(self, request: HTTPRequest) -> HTTPResponse:
-        return HTTPResponse(200, b'"stateless"' if self._reads_only_the_response else b'"unsupported"')
+        """Whether an episode can be verified again from its row alone."""
+        mode: ReverifyMode = "stateless" if self._reads_only_the_response else "unsupported"
+        return json_response(mode)

@@ -132,8 +132,11 @@ from .sync import (
     LogEntries as LogEntries,
 )
 from .transcript import (
+    EntryData as EntryData,
+    ForkPoint as ForkPoint,
+    LogPage as LogPage,
+    SessionSummary as SessionSummary,
     Transcript as Transcript,
     entry_data as entry_data,
-    head_data as head_data,
     read_page as read_page,
 )

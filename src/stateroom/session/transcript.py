@@ -6,8 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Container, Iterator
 from contextlib import aclosing, suppress
-from typing import Any, NamedTuple
+from typing import Any, Self, TypedDict, cast
 
+import msgspec
 from pydantic_core import to_jsonable_python
 
 from stateroom.errors import UnknownRevision
@@ -16,7 +17,7 @@ from stateroom.session.kinds import PATCHED
 from stateroom.session.log import LogEntry
 from stateroom.session.summary import entry_line, entry_title
 from stateroom.state import ChangeData, describe, differences, to_json
-from stateroom.store import Head, Store
+from stateroom.store import Head, SessionInfo, Status, Store
 
 MAX_PAGE_BYTES = 4 << 20
 """Bytes of JSON from which a page takes no more entries; the next page continues."""
@@ -71,10 +72,23 @@ class Transcript:
         return None
 
 
-class LogPage(NamedTuple):
+class EntryData(TypedDict):
+    """An entry of a log, as JSON data; it has other fields too, which depend on its kind."""
+
+    revision: int
+    kind: str
+    at: float
+    call_id: str | None
+    title: str
+    line: str
+    """The entry on one line, for people."""
+    changes: list[ChangeData]
+
+
+class LogPage(msgspec.Struct, frozen=True):
     """A part of a log, as JSON data."""
 
-    entries: list[dict[str, Any]]
+    entries: list[EntryData]
     """In order, whichever way the log is read."""
     next: int | None
     """The `after` of the next page, or its `before` if the log is read backwards; None if there is none.
@@ -110,7 +124,7 @@ async def read_page(
     else:
         last = min(newest, before - 1)
         first = max(after, last - width)
-    found: deque[tuple[int, dict[str, Any], int]] = deque()
+    found: deque[tuple[int, EntryData, int]] = deque()
     """Revisions, entries and their bytes."""
     total = 0
     cut = False
@@ -142,7 +156,7 @@ async def read_page(
     return LogPage([data for _, data, _ in found], onwards, [each for each in pruned if each[1] > first])
 
 
-def _mentions(data: dict[str, Any], text: str) -> bool:
+def _mentions(data: EntryData, text: str) -> bool:
     """Whether a text in lower case is in an entry's facts, or in what it changed."""
     said = [value for name, value in data.items() if name not in UNSEARCHED]
     said += [(change["place"], change["before"], change["after"]) for change in data["changes"]]
@@ -160,7 +174,7 @@ def _texts(value: Any) -> Iterator[str]:
         yield str(value)
 
 
-def entry_data(entry: LogEntry, changes: list[ChangeData]) -> dict[str, Any]:
+def entry_data(entry: LogEntry, changes: list[ChangeData]) -> EntryData:
     """An entry as JSON data."""
     call_id = (entry.call_id or "").partition("\n")[0] or None  # what follows is a suffix of the session's own
     said = {"revision": entry.revision, "kind": entry.kind, "at": entry.at, "call_id": call_id}
@@ -169,20 +183,36 @@ def entry_data(entry: LogEntry, changes: list[ChangeData]) -> dict[str, Any]:
         facts["migrated_to"] = schema[0]
     if events := facts.get("events"):  # whose fields may be of types that JSON lacks
         facts["events"] = to_jsonable_python(events, bytes_mode="base64")
-    return {**said, "title": entry_title(entry), "line": entry_line(entry), **facts, "changes": changes}
+    data = {**said, "title": entry_title(entry), "line": entry_line(entry), **facts, "changes": changes}
+    return cast(EntryData, data)
 
 
-def head_data(head: Head, now: float) -> dict[str, Any]:
-    """What is known of a session without reading its log, as JSON data."""
-    return {
-        "id": head.id,
-        "environment": head.environment,
-        "owner": head.owner,
-        "status": head.status(now),
-        "phase": head.phase,
-        "reward": head.reward,
-        "revision": head.revision,
-        "created": head.created,
-        "expires": head.expires,
-        "parent": {"session": head.parent, "revision": head.parent_revision} if head.parent is not None else None,
-    }
+class ForkPoint(msgspec.Struct, frozen=True):
+    """A session and one of its revisions."""
+
+    session: str
+    revision: int
+
+
+class SessionSummary(SessionInfo, frozen=True, kw_only=True):
+    """A session as it is listed, without a look at its log."""
+
+    status: Status
+    phase: str | None
+    """The phase of its agent; None until an agent does something in it."""
+    reward: float | None
+    """The reward of its verdict."""
+    parent: ForkPoint | None
+    """For a fork: the session and the revision that it was forked from."""
+
+    @classmethod
+    def of(cls, head: Head, now: float, **more: Any) -> Self:
+        """The session with this head; `more` are the fields of a class that has more of them."""
+        return cls(
+            **{name: getattr(head, name) for name in SessionInfo.__struct_fields__},
+            status=head.status(now),
+            phase=head.phase,
+            reward=head.reward,
+            parent=None if head.parent is None else ForkPoint(head.parent, head.parent_revision),
+            **more,
+        )

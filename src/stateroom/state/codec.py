@@ -129,7 +129,9 @@ def to_json(value: Any) -> bytes:
     try:
         return _json(value)
     except (OverflowError, ValueError):  # a large int, half a surrogate pair
-        return json.dumps(value, separators=(",", ":")).encode()
+        text = json.dumps(msgspec.to_builtins(value))
+        plain = json.loads(text, parse_constant=lambda _: None)  # not a number is null, as above
+        return json.dumps(plain, separators=(",", ":")).encode()
 
 
 def digest_in_order(data: Any) -> bytes:

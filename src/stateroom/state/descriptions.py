@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 from itertools import compress, count, zip_longest
 from operator import ne
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from pydantic_core import to_jsonable_python
 
@@ -21,11 +21,21 @@ WIDTH = 60
 LEAD = 12
 """Characters that are shown of what two long values have in common before they differ."""
 
-ChangeData = dict[str, Any]
-"""A change as JSON data: `place`, `kind`, `before` and `after` of a `Difference`, and `text`, the line for people.
+Kind = Literal["changed", "new", "gone"]
 
-In a place, keys of dicts are texts, and indices of lists are numbers. All changes of one operation have one line.
-"""
+
+class ChangeData(TypedDict):
+    """A change of a state, as JSON data."""
+
+    place: list[str | int]
+    """Keys of dicts are texts, and indices of lists are numbers."""
+    kind: Kind
+    before: Any
+    """None if the place is new."""
+    after: Any
+    """None if it is gone."""
+    text: str
+    """The line for people; changes that one operation made share it."""
 
 
 def describe(state: Any, patch: Iterable[Any]) -> list[ChangeData]:
@@ -41,9 +51,6 @@ def describe(state: Any, patch: Iterable[Any]) -> list[ChangeData]:
 def lines(changes: Iterable[ChangeData]) -> list[str]:
     """Changes in words."""
     return list(dict.fromkeys(change["text"] for change in changes))
-
-
-Kind = Literal["changed", "new", "gone"]
 
 
 class Difference(NamedTuple):
@@ -149,7 +156,7 @@ def _rank(part: Any) -> tuple[float, bytes]:
 
 def _data(difference: Difference, old: Any, text: str) -> ChangeData:
     """A difference as JSON data. The state before it tells keys from indices."""
-    place = []
+    place: list[str | int] = []
     for number, step in enumerate(difference.place):
         old = old[difference.place[number - 1]] if number else old
         place.append(str(step) if isinstance(old, dict) else readable(step))

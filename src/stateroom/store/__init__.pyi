@@ -15,6 +15,7 @@ from .records import (
     Head as Head,
     Loaded as Loaded,
     Record as Record,
+    SessionInfo as SessionInfo,
     Size as Size,
     Snapshot as Snapshot,
     Status as Status,

@@ -40,8 +40,8 @@ def no_snapshot(session: str, revision: int) -> UnknownRevision:
     return UnknownRevision(session, f"session {session!r} has no snapshot at revision {revision}")
 
 
-class Head(msgspec.Struct, frozen=True, gc=False):
-    """What a store knows of a session without reading its log."""
+class SessionInfo(msgspec.Struct, frozen=True, gc=False):
+    """Whose session it is, since when, until when, and how far it has come."""
 
     id: str
     environment: str
@@ -50,6 +50,11 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     expires: float
     revision: int
     """The newest revision. A fork starts at the revision of its parent that it forked from."""
+
+
+class Head(SessionInfo, frozen=True, gc=False):
+    """What a store knows of a session without reading its log."""
+
     closed: bool = False
     parent: str | None = None
     parent_revision: int = 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
@@ -20,6 +21,15 @@ READING = frozenset({"GET", "HEAD"})
 
 OWN_SITES = (None, "same-origin", "none")
 """Values of `Sec-Fetch-Site` of our own page, of a person who opens a URL, and of programs that are no browsers."""
+
+
+class Person(BaseModel):
+    """What the body of every change has, besides what it is about."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    by: Annotated[str, Field(min_length=1)]
+    """The person who makes this change."""
 
 
 class Gate:

@@ -4,43 +4,55 @@ from __future__ import annotations
 
 import webbrowser
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+import msgspec
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount, Router
+from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
 from stateroom.errors import DefinitionError, NotFound
 from stateroom.model import ModelSource
 from stateroom.server import (
     HTTPRequest,
-    Nothing,
+    Operation,
     Services,
     check_operator,
+    get,
     http_request,
     is_for_this_machine,
     is_loopback,
-    json_body,
-    read_query,
-    route,
+    routes_of,
 )
 from stateroom.store import without_secrets
-from stateroom.studio.access import Gate, Mode
-from stateroom.studio.assets import ISOLATION, SECURITY, Assets
-from stateroom.studio.description import describe
+from stateroom.studio.access import READING, Gate, Mode, Person
+from stateroom.studio.assets import ISOLATION, SECURITY as SECURITY_HEADERS, Assets
 from stateroom.studio.inbox import InboxAPI
 from stateroom.studio.runs import RunsAPI
-from stateroom.studio.sessions import session_routes
+from stateroom.studio.sessions import session_operations
 from stateroom.studio.store import StoreAPI
 from stateroom.studio.stores import RunStores
 from stateroom.version import __version__
 
 API = "/api"
+
+SECURITY: Any = {"security": [{}, {"studio": []}], "errors": (401, 403)}
+"""Without a token the API answers on the server's own machine."""
+
+
+class About(msgspec.Struct, frozen=True):
+    """What a Studio is open on."""
+
+    version: str
+    mode: Mode
+    store: str
+    environments: list[str]
+    runs: str | None
+    """The folder of runs."""
 
 
 @dataclass(frozen=True)
@@ -87,25 +99,25 @@ class StudioApp:
     def __init__(self, studio: Studio, services: Services, models: Mapping[str, ModelSource]) -> None:
         self._studio = studio
         self._services = services
-        about = route("/about", GET=self.about)
-        self.session_routes = session_routes(services, models)
+        self._on_sessions = session_operations(services, models)
         """The endpoints on sessions; below each run they are on the sessions of the run."""
-        self.endpoints = [about, *self.session_routes, *InboxAPI(services).routes(), *StoreAPI(services).routes()]
-        """The endpoints of the API, but those on the sessions of runs."""
+        inbox, store = InboxAPI(services), StoreAPI(services)
+        self._others = [get("/about", self.about), *inbox.operations(), *store.operations()]
         below: list[BaseRoute] = []
         if studio.runs is not None:
             runs = RunsAPI(studio.runs)
-            self.endpoints += runs.routes()
-            below = [Mount("/runs/{run:id}", RunStores(services, models, runs, self.session_routes))]
-        router = Router([*self.endpoints, *below], redirect_slashes=False, default=_unknown)
-        page = route("/{path:path}", GET=Assets(studio.path).respond)
+            self._others += runs.operations()
+            below = [Mount("/runs/{run:id}", RunStores(services, models, runs, self._on_sessions))]
+        routes = routes_of([*self._on_sessions, *self._others])
+        router = Router([*routes, *below], redirect_slashes=False, default=_unknown)
+        page = Route("/{path:path}", Assets(studio.path).respond)
         self.routes = [Mount(API, Gate(router, studio.check_operator, studio.mode)), page]
         self._router = Router(self.routes, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond, with the headers that keep a browser careful."""
         asked = http_request(Request(scope))
-        security = {**SECURITY, **(ISOLATION if asked.secure or is_for_this_machine(asked) else {})}
+        security = {**SECURITY_HEADERS, **(ISOLATION if asked.secure or is_for_this_machine(asked) else {})}
 
         async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -117,24 +129,31 @@ class StudioApp:
 
         await self._router(scope, receive, send_secured)
 
-    def describe(self, document: dict[str, Any]) -> None:
-        """Add the API to the OpenAPI document of the server."""
-        describe(document, self._studio.path + API, self.endpoints)
+    def operations(self) -> list[Operation]:
+        """The endpoints of the API, for the OpenAPI document of the server."""
+        api = self._studio.path + API
+        operations = [_signed(each).under(api, "studio", **SECURITY) for each in (*self._on_sessions, *self._others)]
         if self._studio.runs is not None:
-            describe(document, self._studio.path + API, self.session_routes, of_run=True)
+            run = f"{api}/runs/{{run:id}}"
+            operations += [_signed(each).under(run, "studio.run", **SECURITY) for each in self._on_sessions]
+        return operations
 
-    async def about(self, request: Request) -> Response:
+    async def about(self) -> About:
         """The version, mode, store, environments and folder of runs of this Studio."""
-        read_query(request, Nothing)
-        return json_body(
-            {
-                "version": __version__,
-                "mode": self._studio.mode,
-                "store": without_secrets(self._services.options.store),
-                "environments": [*self._services.environments],
-                "runs": None if self._studio.runs is None else str(self._studio.runs),
-            }
+        return About(
+            version=__version__,
+            mode=self._studio.mode,
+            store=without_secrets(self._services.options.store),
+            environments=[*self._services.environments],
+            runs=None if self._studio.runs is None else str(self._studio.runs),
         )
+
+
+def _signed(operation: Operation) -> Operation:
+    """An endpoint as it is behind the gate: a change has the name of its person."""
+    if operation.method in READING:
+        return operation
+    return replace(operation, detail=lambda: tuple(filter(None, (operation.described_body(), Person))))
 
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:

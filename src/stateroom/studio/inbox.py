@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from starlette.requests import Request
-from starlette.responses import Response
+import msgspec
 
 from stateroom.agent import WAITING
 from stateroom.lru import LRU
-from stateroom.server import MethodRoute, Nothing, Services, json_body, read_query, route
-from stateroom.session import History, head_data
+from stateroom.server import Operation, Services, get
+from stateroom.session import History, SessionSummary
 from stateroom.store import Head, HeadFilter
 
 LOOKED_AT = 1000
@@ -18,6 +17,19 @@ LOOKED_AT = 1000
 
 MAX_QUESTIONS = 100
 """Questions that are listed."""
+
+
+class OpenQuestion(SessionSummary, frozen=True, kw_only=True):
+    """A session whose agent waits for a person."""
+
+    asked: float
+    """Since when."""
+
+
+class Inbox(msgspec.Struct, frozen=True):
+    sessions: list[OpenQuestion]
+    more: bool
+    """Whether there are more."""
 
 
 class InboxAPI:
@@ -28,19 +40,19 @@ class InboxAPI:
         self._asked: LRU[tuple[str, int], float] = LRU(LOOKED_AT)
         """When the agent of a session began to wait, by id and revision."""
 
-    def routes(self) -> list[MethodRoute]:
-        return [route("/inbox", GET=self.inbox)]
+    def operations(self) -> list[Operation]:
+        """The endpoint."""
+        return [get("/inbox", self.inbox)]
 
-    async def inbox(self, request: Request) -> Response:
-        """The sessions whose agents wait for a person, each with the time at which it `asked`, the oldest first."""
-        read_query(request, Nothing)
+    async def inbox(self) -> Inbox:
+        """The sessions whose agents wait for a person, the oldest question first."""
         now = self._services.now()
         wanted = HeadFilter(status="live", at=now, phase=WAITING)
         heads = await self._services.store.find_heads(wanted, order="oldest", limit=LOOKED_AT)
         asked = await asyncio.gather(*map(self._asked_at, heads))
         waiting = sorted(zip(asked, heads, strict=True), key=lambda each: (each[0], each[1].age))
-        listed = [{**head_data(head, now), "asked": at} for at, head in waiting[:MAX_QUESTIONS]]
-        return json_body({"sessions": listed, "more": len(waiting) > MAX_QUESTIONS})
+        listed = [OpenQuestion.of(head, now, asked=at) for at, head in waiting[:MAX_QUESTIONS]]
+        return Inbox(listed, len(waiting) > MAX_QUESTIONS)
 
     async def _asked_at(self, head: Head) -> float:
         key = (head.id, head.revision)

@@ -8,7 +8,6 @@ until there is another one.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -16,9 +15,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import Field
-from pydantic_core import to_json
-from starlette.requests import Request
 from starlette.responses import Response
 
 from stateroom.errors import Forbidden
@@ -32,7 +30,7 @@ from stateroom.rollout import (
     StoredRun,
     find_runs,
 )
-from stateroom.server import Amount, MethodRoute, Parameters, read_query, route
+from stateroom.server import Amount, Operation, Parameters, get
 
 INDEX_SECONDS = 0.2
 """Seconds that a request waits for what is new to be indexed; then the response has a part of it."""
@@ -67,6 +65,36 @@ class Rollouts(EpisodeFilter, Page):
 
 class File(Parameters):
     file: Literal["rollouts", "failures"] = "rollouts"
+
+
+class RunList(msgspec.Struct, frozen=True):
+    version: str
+    runs: list[Data]
+
+
+class Indexed(msgspec.Struct, frozen=True, kw_only=True):
+    """What is indexed so far."""
+
+    version: str
+    progress: dict[str, int]
+    """The bytes that are `indexed`, and the `size` of the files."""
+
+
+class RolloutPage(Indexed, frozen=True, kw_only=True):
+    rollouts: list[Data]
+    total: int
+
+
+class MatrixTask(msgspec.Struct, frozen=True):
+    task: int
+    rollouts: list[Data]
+    episodes: int
+    """How many there are, of which the first are in `rollouts`."""
+
+
+class Matrix(Indexed, frozen=True, kw_only=True):
+    tasks: list[MatrixTask]
+    total: int
 
 
 class _IndexedRun:
@@ -132,65 +160,59 @@ class RunsAPI:
         self._worker = ThreadPoolExecutor(1, "runs")
         self._runs: LRU[Path, _IndexedRun] = LRU(OPEN)
 
-    def routes(self) -> list[MethodRoute]:
+    def operations(self) -> list[Operation]:
+        """The endpoints."""
         run = "/runs/{run:id}"
         return [
-            route("/runs", GET=self.runs),
-            route(run, GET=self.show),
-            route(f"{run}/rollouts", GET=self.rollouts),
-            route(f"{run}/rollouts/{{line:int}}", GET=self.rollout),
-            route(f"{run}/matrix", GET=self.matrix),
+            get("/runs", self.runs),
+            get(run, self.show, name="run"),
+            get(f"{run}/rollouts", self.rollouts),
+            get(f"{run}/rollouts/{{line:int}}", self.rollout),
+            get(f"{run}/matrix", self.matrix),
         ]
 
-    async def runs(self, request: Request) -> Response:
+    async def runs(self, query: Since) -> RunList | Response:
         """All runs, the newest first."""
-        wanted = read_query(request, Since)
         found = await asyncio.to_thread(self._find)
         runs = await asyncio.gather(*(self._summary(files) for files in found))
         runs.sort(key=lambda run: (run["started"], run["name"]), reverse=True)
         told = "\n".join(f"{run['name']} {run['version']} {run['growing']}" for run in runs)
         version = blake2b(told.encode(errors="replace"), digest_size=16).hexdigest()
-        if wanted.since == version:
-            return Response(status_code=304)
-        return _json({"version": version, "runs": runs})
+        return Response(status_code=304) if query.since == version else RunList(version, runs)
 
-    async def show(self, request: Request) -> Response:
+    async def show(self, run: str, query: Since) -> Data | Response:
         """One run. Its `pass` has pass@k by k; a bar of its `histogram` ends below `high`, and the last one at it."""
-        wanted = read_query(request, Since)
-        run = await self._run(request)
-        search = await run.newest()
-        if wanted.since == await asyncio.to_thread(_version, search.index):
+        indexed = await self._run(run)
+        search = await indexed.newest()
+        if query.since == await asyncio.to_thread(_version, search.index):
             return Response(status_code=304)
-        return _json(await asyncio.to_thread(run.details, search, self.folder))
+        return await asyncio.to_thread(indexed.details, search, self.folder)
 
-    async def rollouts(self, request: Request) -> Response:
+    async def rollouts(self, run: str, query: Rollouts) -> RolloutPage | Response:
         """A page of the episodes, without their conversations."""
-        wanted = read_query(request, Rollouts)
-        search = await (await self._run(request)).newest()
+        search = await (await self._run(run)).newest()
         state = await asyncio.to_thread(_state, search.index)
-        if wanted.since == state["version"]:
+        if query.since == state["version"]:
             return Response(status_code=304)
-        found, total = await asyncio.to_thread(
-            search.page, wanted, wanted.sort, wanted.order, wanted.offset, wanted.limit
+        rollouts, total = await asyncio.to_thread(
+            search.page, query, query.sort, query.order, query.offset, query.limit
         )
-        return _json({"rollouts": found, "total": total, **state})
+        return RolloutPage(rollouts=rollouts, total=total, **state)
 
-    async def rollout(self, request: Request) -> Response:
+    async def rollout(self, run: str, line: int, query: File) -> Data:
         """The whole row in a line of the rollouts, or of the failures."""
-        wanted = read_query(request, File)
-        search = await (await self._run(request)).newest()
-        return _json(await asyncio.to_thread(search.index.row, wanted.file, request.path_params["line"]))
+        search = await (await self._run(run)).newest()
+        return await asyncio.to_thread(search.index.row, query.file, line)
 
-    async def matrix(self, request: Request) -> Response:
+    async def matrix(self, run: str, query: Page) -> Matrix | Response:
         """Some tasks with their first episodes, by rollout. Tasks that are yet to be run have none."""
-        wanted = read_query(request, Page)
-        search = await (await self._run(request)).newest()
+        search = await (await self._run(run)).newest()
         state = await asyncio.to_thread(_state, search.index)
-        if wanted.since == state["version"]:
+        if query.since == state["version"]:
             return Response(status_code=304)
-        found, total = await asyncio.to_thread(search.matrix, wanted.offset, wanted.limit)
-        tasks = [{"task": task, "rollouts": rollouts[:CELLS], "episodes": len(rollouts)} for task, rollouts in found]
-        return _json({"tasks": tasks, "total": total, **state})
+        found, total = await asyncio.to_thread(search.matrix, query.offset, query.limit)
+        tasks = [MatrixTask(task, rollouts[:CELLS], len(rollouts)) for task, rollouts in found]
+        return Matrix(tasks=tasks, total=total, **state)
 
     async def _summary(self, files: RunFiles) -> Data:
         """A run in the list; one that cannot be read is there with the reason."""
@@ -204,16 +226,16 @@ class RunsAPI:
 
     # The folder.
 
-    async def find(self, request: Request) -> StoredRun:
-        """The run that a request's path names."""
-        run = await asyncio.to_thread(StoredRun.named, self.folder, request.path_params["run"])
+    async def find(self, name: str) -> StoredRun:
+        """The run of this name."""
+        run = await asyncio.to_thread(StoredRun.named, self.folder, name)
         link = next(self._links(run.files), None)
         if link is not None:
             raise Forbidden(f"{link.relative_to(self.folder)} is a link, and links are not followed: copy the run here")
         return run
 
-    async def _run(self, request: Request) -> _IndexedRun:
-        return self._indexed((await self.find(request)).files)
+    async def _run(self, name: str) -> _IndexedRun:
+        return self._indexed((await self.find(name)).files)
 
     def _indexed(self, files: RunFiles) -> _IndexedRun:
         found = self._runs.get(files.rollouts) or _IndexedRun(files, self._worker)
@@ -226,16 +248,6 @@ class RunsAPI:
         """The links among the files of a run and the folders on the way to it."""
         folders = (folder for folder in files.rollouts.parents if folder.is_relative_to(self.folder))
         return (path for path in (*files.all, *folders) if path.is_symlink() and path != self.folder)
-
-
-def _json(value: Any) -> Response:
-    """A value as JSON that a browser can parse: NaN and infinities are null, half of a surrogate pair is replaced."""
-    try:
-        body = to_json(value, inf_nan_mode="null")
-    except ValueError:
-        plain = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
-        body = to_json(plain, inf_nan_mode="null")
-    return Response(body, media_type="application/json")
 
 
 def _version(index: RunIndex) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from starlette.requests import Request
-from starlette.responses import Response
+import msgspec
 
 from stateroom.agent import Agent, Threads
 from stateroom.errors import Conflict, StateroomError
@@ -14,28 +13,32 @@ from stateroom.model import ModelSource
 from stateroom.server import (
     Action,
     AdminAPI,
-    MethodRoute,
-    Nothing,
+    AgentReply,
+    Operation,
     ServedEnvironment,
     Services,
     Text,
     agent_for,
-    agent_status,
-    json_body,
-    read_body,
-    read_query,
-    route,
+    get,
+    post,
 )
 
 
-def session_routes(services: Services, models: Mapping[str, ModelSource]) -> list[MethodRoute]:
+def session_operations(services: Services, models: Mapping[str, ModelSource]) -> list[Operation]:
     """The endpoints on the sessions of a store."""
-    return [*Continuations(services, models).routes(), *AdminAPI(services, models, gives_tokens=False).routes()]
+    admin = AdminAPI(services, models, gives_tokens=False)
+    return [*Continuations(services, models).operations(), *admin.operations()]
 
 
 class Continuation(Action):
     message: Text = ""
     """What the user says first."""
+
+
+class ContinuationStatus(msgspec.Struct, frozen=True):
+    running: bool
+    error: str | None
+    """Why the last attempt failed."""
 
 
 class Continuations:
@@ -51,21 +54,21 @@ class Continuations:
         """Why the last attempt in a session failed."""
         services.resources.push_async_callback(self.close)
 
-    def routes(self) -> list[MethodRoute]:
+    def operations(self) -> list[Operation]:
+        """The endpoints."""
         path = "/sessions/{session:id}"
         return [
-            route(f"{path}/continue", GET=self.progress, POST=self.start),
-            route(f"{path}/stop", POST=self.stop),
+            get(f"{path}/continue", self.progress),
+            post(f"{path}/continue", self.start, errors=(409,)),
+            post(f"{path}/stop", self.stop, errors=(409,)),
         ]
 
-    async def progress(self, request: Request) -> Response:
+    async def progress(self, session: str) -> ContinuationStatus:
         """Whether a model continues a session here, and why the last attempt failed."""
-        read_query(request, Nothing)
-        return self._status(request.path_params["session"])
+        return ContinuationStatus(session in self._tasks, self._errors.get(session))
 
-    async def start(self, request: Request) -> Response:
+    async def start(self, session: str, body: Continuation) -> ContinuationStatus:
         """Let the model continue a session; a checkpoint in its log names the person."""
-        wanted, session = read_body(request, Continuation), request.path_params["session"]
         if session in self._tasks or session in self._starting:
             raise Conflict(session, 0, "a model continues this session already; stop it first")
         self._starting.add(session)
@@ -73,27 +76,23 @@ class Continuations:
             served = await self._services.environment_of(session)
             agent = agent_for(self._services, self._models, served.name, session)
             opened = await served.sessions.open(session)
-            if wanted.message:
-                await Threads(served.sessions).add(session, wanted.message)
-            await opened.checkpoint(by=wanted.by)
+            if body.message:
+                await Threads(served.sessions).add(session, body.message)
+            await opened.checkpoint(by=body.by)
             self._errors.pop(session, None)
             self._tasks[session] = asyncio.create_task(self._run(served, session, agent))
         finally:
             self._starting.discard(session)
-        return self._status(session)
+        return await self.progress(session)
 
-    async def stop(self, request: Request) -> Response:
+    async def stop(self, session: str, body: Action) -> AgentReply:
         """Stop the model that continues a session, and cancel its agent's work."""
-        wanted, session = read_body(request, Action), request.path_params["session"]
         served = await self._services.environment_of(session)
         if task := self._tasks.get(session):
             task.cancel()
             await asyncio.wait([task])
         agent = (await served.sessions.open(session)).agent
-        return agent_status(await agent.cancel("stopped", by=wanted.by))
-
-    def _status(self, session: str) -> Response:
-        return json_body({"running": session in self._tasks, "error": self._errors.get(session)})
+        return AgentReply.of(await agent.cancel("stopped", by=body.by))
 
     async def _run(self, served: ServedEnvironment, session: str, agent: Agent) -> None:
         try:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
+import msgspec
+from msgspec.structs import asdict
 
-from stateroom.server import MethodRoute, Parameters, Services, json_body, read_query, route
+from stateroom.server import Operation, Parameters, Services, get
 from stateroom.session import count_sessions
-from stateroom.store import Size, without_secrets
+from stateroom.store import Size, Status, without_secrets
 from stateroom.version import __version__
 
 MEASURE_SECONDS = 0.2
@@ -22,12 +21,40 @@ FRESH = 10.0
 LARGEST = 10
 """Sessions that are listed as the largest."""
 
-Data = dict[str, Any]
-
 
 class StoreAfter(Parameters):
     after: float = 0.0
     """The `at` of a measurement that is too old for the client: a later one is made."""
+
+
+class SizedSession(msgspec.Struct, frozen=True):
+    id: str
+    environment: str
+    rows: int
+    bytes: int
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a store."""
+
+    at: float = 0.0
+    """When it was measured; 0 before the first measurement is complete."""
+    sizes: dict[str, Size] = {}
+    """By kind."""
+    sessions: dict[str, dict[Status, int]] = {}
+    """By environment and status."""
+    largest: list[SizedSession] = []
+
+
+class StoreReply(Measurement, frozen=True, kw_only=True):
+    stateroom: str
+    """The version."""
+    url: str
+    live: int
+    """Live sessions."""
+    complete: bool
+    counted: int
+    """Sessions that the measurement under way has read."""
 
 
 class StoreAPI:
@@ -38,21 +65,21 @@ class StoreAPI:
         self._task: asyncio.Task[None] | None = None
         self._counted = 0
         """Sessions that the measurement under way has read."""
-        self._measured: Data = {}
+        self._measured = Measurement()
         """The last complete measurement."""
         services.resources.push_async_callback(self.close)
 
-    def routes(self) -> list[MethodRoute]:
-        return [route("/store", GET=self.statistics)]
+    def operations(self) -> list[Operation]:
+        """The endpoint."""
+        return [get("/store", self.statistics)]
 
-    async def statistics(self, request: Request) -> Response:
+    async def statistics(self, query: StoreAfter) -> StoreReply:
         """The sessions of the store by environment and status, sizes, and the largest sessions.
 
         Until it is `complete`, a response has the last measurement, if there is one, and the sessions `counted` since.
         """
-        wanted = read_query(request, StoreAfter)
         services = self._services
-        if self._task is None and self._measured.get("at", 0.0) <= max(wanted.after, services.now() - FRESH):
+        if self._task is None and self._measured.at <= max(query.after, services.now() - FRESH):
             self._counted = 0
             self._task = asyncio.create_task(self._measure())
         if self._task is not None:
@@ -60,28 +87,27 @@ class StoreAPI:
         if self._task is not None and self._task.done():
             done, self._task = self._task, None
             done.result()
-        return json_body(
-            {
-                "stateroom": __version__,
-                "url": without_secrets(services.options.store),
-                "live": await services.store.count(services.now()),
-                "complete": self._task is None,
-                "counted": self._counted,
-                **self._measured,
-            }
+        return StoreReply(
+            stateroom=__version__,
+            url=without_secrets(services.options.store),
+            live=await services.store.count(services.now()),
+            complete=self._task is None,
+            counted=self._counted,
+            **asdict(self._measured),
         )
 
     async def _measure(self) -> None:
         now = self._services.now()
         found = await count_sessions(self._services.store, now=now, top=LARGEST, done=self._count)
-        self._measured = {
-            "at": now,
-            "sizes": {kind: _size_data(size) for kind, size in found.sizes.items()},
-            "sessions": {name: dict(statuses) for name, statuses in sorted(found.sessions.items())},
-            "largest": [
-                {"id": head.id, "environment": head.environment, **_size_data(size)} for head, size in found.largest
+        self._measured = Measurement(
+            at=now,
+            sizes=dict(found.sizes),
+            sessions={name: dict(statuses) for name, statuses in sorted(found.sessions.items())},
+            largest=[
+                SizedSession(head.id, head.environment, rows=size.rows, bytes=size.bytes)
+                for head, size in found.largest
             ],
-        }
+        )
 
     def _count(self) -> None:
         self._counted += 1
@@ -91,7 +117,3 @@ class StoreAPI:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-
-
-def _size_data(size: Size) -> Data:
-    return {"rows": size.rows, "bytes": size.bytes}

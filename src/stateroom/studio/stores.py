@@ -8,17 +8,16 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from starlette.requests import Request
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stateroom.errors import NotFound
 from stateroom.model import ModelSource
 from stateroom.rollout import StoredRun
-from stateroom.server import MethodRoute, Services
+from stateroom.server import Operation, Services, routes_of
 from stateroom.store import without_secrets
 from stateroom.studio.runs import RunsAPI
-from stateroom.studio.sessions import session_routes
+from stateroom.studio.sessions import session_operations
 
 OPEN = 32
 """Stores that are kept open, besides those in use."""
@@ -39,18 +38,19 @@ class RunStores:
     """The API on the sessions of runs, below the path of each run."""
 
     def __init__(
-        self, services: Services, models: Mapping[str, ModelSource], runs: RunsAPI, routes: list[MethodRoute]
+        self, services: Services, models: Mapping[str, ModelSource], runs: RunsAPI, operations: list[Operation]
     ) -> None:
-        """`routes` are the endpoints on the sessions of Studio's own store, in which runs may have kept theirs."""
+        """`operations` are the endpoints on the sessions of Studio's own store, in which runs may have kept theirs."""
         self._services = services
         self._models = models
         self._runs = runs
         self._stores: dict[str, _OpenStore] = {}
-        self.routes = routes
+        self.operations = operations
+        self.routes = routes_of(operations)  # by which all routes of a server can be listed
         services.resources.push_async_callback(self.close)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        url = self._url(await self._runs.find(Request(scope)))
+        url = self._url(await self._runs.find(scope["path_params"]["run"]))
         kept = self._stores.pop(url) if url in self._stores else _OpenStore()
         self._stores[url] = kept  # the most recent comes last
         kept.used += 1
@@ -77,13 +77,13 @@ class RunStores:
         return own
 
     async def _open(self, url: str, resources: AsyncExitStack) -> ASGIApp:
-        known, routes = self._services, self.routes
+        known, operations = self._services, self.operations
         if url != known.options.store:
             options = replace(known.options, store=url, for_operator=True, keys=(), shared_folder=None)
             services = Services(known.served, options, known.now, known.stopping)
             await services.start(resources, None)
-            routes = session_routes(services, self._models)
-        return Router(routes, redirect_slashes=False)
+            operations = session_operations(services, self._models)
+        return Router(routes_of(operations), redirect_slashes=False)
 
     async def _close_idle(self) -> None:
         idle = [url for url, kept in self._stores.items() if not kept.used]

@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -20,7 +19,6 @@ from starlette.routing import Router
 
 from stateroom import errors
 from stateroom.model import Answer, ModelSource, Request as ToModel, answer_of
-from stateroom.server.api import allowed_methods, behind_router, json_body, route, starlette_response
 from stateroom.server.asgi import ASGIApplication
 from stateroom.server.model import chat, responses
 from stateroom.server.model.conversations import (
@@ -30,10 +28,11 @@ from stateroom.server.model.conversations import (
     ConversationState,
 )
 from stateroom.server.model.request import ModelRequest, ModelResponse
+from stateroom.server.operation import allowed_methods, get, post, routes_of, starlette_response
 from stateroom.server.options import Limits
 from stateroom.server.process import Server, configured, log_to_stderr
 from stateroom.server.request import HTTPRequest, Receive, Scope, Send, wrong_field
-from stateroom.server.response import RETRY_AFTER, HTTPResponse, json_response
+from stateroom.server.response import RETRY_AFTER, Endpoint, HTTPResponse, ProbeReply, json_response
 from stateroom.server.sweep import SessionCount, Sweeper
 from stateroom.session import WEEK, Sessions
 from stateroom.state import to_json
@@ -105,7 +104,7 @@ class ModelApplication(ASGIApplication):
         self._store = store
         self._since = int(time.time())
         self._resources = AsyncExitStack()
-        self.endpoints = {path: partial(self._answer, api) for path, api in APIS.items()}
+        self.endpoints = {path: self._endpoint(api) for path, api in APIS.items()}
 
     async def start(self) -> None:
         self._resources.push_async_callback(self.source.close)
@@ -114,14 +113,14 @@ class ModelApplication(ASGIApplication):
         count = SessionCount(store, self.limits.max_sessions, time.time)
         await self._resources.enter_async_context(Sweeper([sessions], count, WEEK))
         self.conversations = Conversations(sessions, count)
-        routes = [
-            *(route(path, POST=behind_router(endpoint)) for path, endpoint in self.endpoints.items()),
-            *self.conversations.routes(),
-            route(MODELS, GET=self._models),
-            route(f"{MODELS}/{{name:path}}", GET=self._models),
-            *(route(path, GET=_health) for path in ("/", "/health")),
+        operations = [
+            *(post(path, endpoint) for path, endpoint in self.endpoints.items()),
+            *self.conversations.operations(),
+            *(get(path, self._models) for path in (MODELS, f"{MODELS}/")),
+            get(f"{MODELS}/{{name:path}}", self._model),
+            *(get(path, _health) for path in ("/", "/health")),
         ]
-        router = Router(routes, redirect_slashes=False, default=_unknown)
+        router = Router(routes_of(operations), redirect_slashes=False, default=_unknown)
         self.router = ExceptionMiddleware(router, handlers={HTTPException: self._on_error, Exception: self._on_error})
         if self._on_start is not None:
             self._on_start()
@@ -129,30 +128,35 @@ class ModelApplication(ASGIApplication):
     async def stop(self) -> None:
         await self._resources.aclose()
 
-    async def _answer(self, api: API, request: HTTPRequest) -> HTTPResponse:
-        body = request.json()
-        self._check_model(body.get("model"))
-        conversation = body.pop("conversation", None) if api is APIS[RESPONSES] else None
-        if conversation is None:
-            asked = api.read(body)
-            made = ModelResponse(asked, await self._ask(asked.request), self.name)
-        else:
-            made = await self.conversations.answer(_conversation_id(conversation), body, self._ask, self.name)
-        if not made.asked.stream:
-            return json_response(api.whole(made))
-        events = b"".join(event.encode() for event in api.events(made))
-        return HTTPResponse(200, events, EVENTS, ((b"cache-control", b"no-cache"),))
+    def _endpoint(self, api: API) -> Endpoint:
+        async def answer(request: HTTPRequest) -> HTTPResponse:
+            body = request.json()
+            self._check_model(body.get("model"))
+            conversation = body.pop("conversation", None) if api is APIS[RESPONSES] else None
+            if conversation is None:
+                asked = api.read(body)
+                made = ModelResponse(asked, await self._ask(asked.request), self.name)
+            else:
+                made = await self.conversations.answer(_conversation_id(conversation), body, self._ask, self.name)
+            if not made.asked.stream:
+                return json_response(api.whole(made))
+            events = b"".join(event.encode() for event in api.events(made))
+            return HTTPResponse(200, events, EVENTS, ((b"cache-control", b"no-cache"),))
+
+        return answer
 
     async def _ask(self, request: ToModel) -> Answer:
         return await answer_of(self.source.for_episode(request.seed), request)
 
-    async def _models(self, request: Request) -> Response:
-        described = {"id": self.name, "object": "model", "created": self._since, "owned_by": "stateroom"}
-        name = unquote(request.path_params.get("name", ""))
-        if not name:
-            return json_body({"object": "list", "data": [described]})
-        self._check_model(name)
-        return json_body(described)
+    async def _models(self, request: HTTPRequest) -> HTTPResponse:
+        return json_response({"object": "list", "data": [self._described()]})
+
+    async def _model(self, request: HTTPRequest, name: str) -> dict[str, Any]:
+        self._check_model(unquote(name))
+        return self._described()
+
+    def _described(self) -> dict[str, Any]:
+        return {"id": self.name, "object": "model", "created": self._since, "owned_by": "stateroom"}
 
     def _check_model(self, name: Any) -> None:
         if not isinstance(name, str):
@@ -203,8 +207,8 @@ def _conversation_id(given: Any) -> str:
     return found
 
 
-async def _health(request: Request) -> Response:
-    return json_body({"status": "ok"})
+async def _health(request: HTTPRequest) -> HTTPResponse:
+    return json_response(ProbeReply())
 
 
 def _error_response(status: int, kind: str, code: str | None, message: str, field: str | None = None) -> HTTPResponse:

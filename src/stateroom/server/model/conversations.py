@@ -9,9 +9,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import ConfigDict, Field
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from stateroom.agent import Threads
 from stateroom.environment import Environment, Task
@@ -20,6 +17,7 @@ from stateroom.model import Answer, Item, Request as ToModel
 from stateroom.server import api
 from stateroom.server.model import responses
 from stateroom.server.model.request import ModelResponse
+from stateroom.server.operation import Operation, delete, get, post
 from stateroom.server.request import wrong_field
 from stateroom.server.sweep import SessionCount
 from stateroom.session import Session, Sessions, Update
@@ -32,6 +30,8 @@ PREFIX = "conv_"
 
 CLIENT = "client"
 """Who changes metadata and deletes items, in the log."""
+
+Reply = dict[str, Any]
 
 Ask = Callable[[ToModel], Awaitable[Answer]]
 """Lets the model answer."""
@@ -76,9 +76,13 @@ class NewItems(api.Parameters):
     items: Annotated[list[dict[str, Any]], Field(min_length=1)]
 
 
-class ItemList(api.Parameters):
-    model_config = ConfigDict(extra="ignore")  # `include` adds nothing here
+class Ignored(api.Parameters):
+    """Parameters that add nothing here, such as `include`."""
 
+    model_config = ConfigDict(extra="ignore")
+
+
+class ItemList(Ignored):
     after: str | None = None
     limit: Annotated[int, Field(ge=1, le=100)] = 20
     order: Literal["asc", "desc"] = "desc"
@@ -92,13 +96,18 @@ class Conversations:
         self.threads = Threads(sessions)
         self.count = count
 
-    def routes(self) -> list[BaseRoute]:
+    def operations(self) -> list[Operation]:
+        """The endpoints."""
         one = f"{PATH}/{{conversation:id}}"
         return [
-            api.route(PATH, POST=self.create),
-            api.route(one, GET=self.show, POST=self.update, DELETE=self.delete),
-            api.route(f"{one}/items", GET=self.list_items, POST=self.create_items),
-            api.route(f"{one}/items/{{item:id}}", GET=self.show_item, DELETE=self.delete_item),
+            post(PATH, self.create),
+            get(one, self.show),
+            post(one, self.update),
+            delete(one, self.delete),
+            get(f"{one}/items", self.list_items),
+            post(f"{one}/items", self.create_items),
+            get(f"{one}/items/{{item:id}}", self.show_item),
+            delete(f"{one}/items/{{item:id}}", self.delete_item),
         ]
 
     async def answer(self, conversation: str, body: Mapping[str, Any], ask: Ask, model: str) -> ModelResponse:
@@ -117,65 +126,61 @@ class Conversations:
 
     # Conversations.
 
-    async def create(self, request: Request) -> Response:
-        wanted = api.read_body(request, NewConversation)
-        items = responses.checked_items(wanted.items or (), "items")
+    async def create(self, body: NewConversation) -> Reply:
+        items = responses.checked_items(body.items or (), "items")
         with await self.count.admit():
-            thread = await self.threads.create(metadata=wanted.metadata or {})
+            thread = await self.threads.create(metadata=body.metadata or {})
         session = await self.sessions.open(thread.id)
         if items:
             await self._say(session, Update(items, "user"))
         return await self._described(session)
 
-    async def show(self, request: Request) -> Response:
-        return await self._described(await self._session(request.path_params["conversation"]))
+    async def show(self, conversation: str, query: Ignored) -> Reply:
+        return await self._described(await self._session(conversation))
 
-    async def update(self, request: Request) -> Response:
-        wanted = api.read_body(request, NewMetadata)
-        async with self._changing(request.path_params["conversation"]) as session:
-            await session.edit([{"place": ["metadata"], "value": wanted.metadata or {}}], by=CLIENT)
-        return await self.show(request)
+    async def update(self, conversation: str, body: NewMetadata) -> Reply:
+        async with self._changing(conversation) as session:
+            await session.edit([{"place": ["metadata"], "value": body.metadata or {}}], by=CLIENT)
+            return await self._described(session)
 
-    async def delete(self, request: Request) -> Response:
-        conversation = request.path_params["conversation"]
+    async def delete(self, conversation: str, query: Ignored) -> Reply:
         await self.threads.delete((await self._session(conversation)).id)
         self.count.remove()
-        return api.json_body({"id": conversation, "object": "conversation.deleted", "deleted": True})
+        return {"id": conversation, "object": "conversation.deleted", "deleted": True}
 
-    async def _described(self, session: Session[ConversationState]) -> Response:
+    async def _described(self, session: Session[ConversationState]) -> Reply:
         created = int((await self.sessions.store.head(session.id)).created)
-        told = {"id": PREFIX + session.id, "object": "conversation", "created_at": created}
-        return api.json_body({**told, "metadata": session.state.metadata})
+        described = {"id": PREFIX + session.id, "object": "conversation", "created_at": created}
+        return {**described, "metadata": session.state.metadata}
 
     # Items.
 
-    async def create_items(self, request: Request) -> Response:
-        items = responses.checked_items(api.read_body(request, NewItems).items, "items")
-        async with self._changing(request.path_params["conversation"]) as session:
+    async def create_items(self, conversation: str, body: NewItems) -> Reply:
+        items = responses.checked_items(body.items, "items")
+        async with self._changing(conversation) as session:
             await self._say(session, Update(items, "user"))
             batch = _batch(session.id, session.revision)
         return _page([responses.shown(item, batch, place) for place, item in enumerate(items)])
 
-    async def list_items(self, request: Request) -> Response:
-        wanted = api.read_query(request, ItemList)
-        found = await self._shown(request)
-        if wanted.order == "desc":
-            found.reverse()
-        if wanted.after is not None:
-            places = [place for place, item in enumerate(found) if item["id"] == wanted.after]
+    async def list_items(self, conversation: str, query: ItemList) -> Reply:
+        items = await self._shown(conversation)
+        if query.order == "desc":
+            items.reverse()
+        if query.after is not None:
+            places = [place for place, item in enumerate(items) if item["id"] == query.after]
             if not places:
-                raise wrong_field("after", f"there is no item {wanted.after!r:.200} in this conversation")
-            found = found[places[0] + 1 :]
-        return _page(found[: wanted.limit], has_more=len(found) > wanted.limit)
+                raise wrong_field("after", f"there is no item {query.after!r:.200} in this conversation")
+            items = items[places[0] + 1 :]
+        return _page(items[: query.limit], has_more=len(items) > query.limit)
 
-    async def show_item(self, request: Request) -> Response:
-        return api.json_body(_found(await self._shown(request), request.path_params["item"]))
+    async def show_item(self, conversation: str, item: str, query: Ignored) -> Reply:
+        return _found(await self._shown(conversation), item)
 
-    async def delete_item(self, request: Request) -> Response:
-        item = _found(await self._shown(request), request.path_params["item"])
-        async with self._changing(request.path_params["conversation"]) as session:
-            await session.edit([{"place": ["deleted", item["id"]], "value": True}], by=CLIENT)
-        return await self.show(request)
+    async def delete_item(self, conversation: str, item: str, query: Ignored) -> Reply:
+        found = _found(await self._shown(conversation), item)
+        async with self._changing(conversation) as session:
+            await session.edit([{"place": ["deleted", found["id"]], "value": True}], by=CLIENT)
+            return await self._described(session)
 
     # The store.
 
@@ -209,9 +214,9 @@ class Conversations:
         ]
         return [each for each in found if responses.item_id(*each) not in deleted]
 
-    async def _shown(self, request: Request) -> list[Item]:
+    async def _shown(self, conversation: str) -> list[Item]:
         """The items of a conversation as clients see them."""
-        session = await self._session(request.path_params["conversation"])
+        session = await self._session(conversation)
         return [responses.shown(*each) for each in await self._items(session)]
 
 
@@ -227,6 +232,6 @@ def _found(items: list[Item], name: str) -> Item:
     raise NotFound(f"there is no item {name!r:.200} in this conversation")
 
 
-def _page(items: list[Item], *, has_more: bool = False) -> Response:
+def _page(items: list[Item], *, has_more: bool = False) -> Reply:
     first, last = (items[0]["id"], items[-1]["id"]) if items else ("", "")
-    return api.json_body({"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": has_more})
+    return {"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": has_more}

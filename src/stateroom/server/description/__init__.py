@@ -1,1 +1,0 @@
-"""The description of a server: its OpenAPI document, and a page made of it."""

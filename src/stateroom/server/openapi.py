@@ -1,0 +1,217 @@
+"""The OpenAPI document of a server, made of the declarations of its endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from inspect import cleandoc
+from operator import or_
+from typing import Any
+
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from stateroom.errors import ERRORS, StateroomError
+from stateroom.server.environment import ServedEnvironment
+from stateroom.server.operation import Operation
+from stateroom.server.request import BadJSON
+from stateroom.server.response import STATUS_OF_RESULT, ErrorBody
+from stateroom.server.schemas import PLACE, Schema, Schemas, UntitledFields, parts_of
+from stateroom.version import __version__
+
+ABOUT = """
+### The session
+Seeding gives a cookie, and every reply gives it again, errors included. Send it with every request that follows. With
+the `seed_key` of the reply to seeding a client can seed the session again: keep it from the model.
+
+### Calls that are sent again
+Give a tool call an id of your own in the header `Idempotency-Key`. In one session the same id gives the recorded
+result, and nothing runs twice.
+
+### MCP
+The tools are also served over MCP, as streamable HTTP at `mcp` beside them. The reply to seeding says where, and with
+which header (`X-NeMo-Gym-Session-Token`) a client reaches its session.
+
+### Threads
+A thread is a conversation that the server keeps: add a message, and let the server's model answer. `POST /threads`
+gives a `token`; send it as `Authorization: Bearer TOKEN`. `GET /threads/ID` gives a new one in time.
+
+### Errors
+An error is `{"error": {"code": …, "message": …}}`, with a status for machines. Where single fields are wrong, `fields`
+says what is wrong with which. A model may read every error of a tool call.
+
+### Other
+A path may begin with `/ng-rollout/<id>`, by which clients tell their rollouts apart in logs. The operator of the
+server finds its sessions, with their logs and states, under `/admin`.
+"""
+
+STATUSES = {
+    400: "The body is not JSON, or the tool says in its own words why it will not do this.",
+    401: "There is no session token, or one that was not made here or is out of date. "
+    "Seed a session, and send the cookie that it gives; or create a thread, and send its token.",
+    403: "This is for the operator of the server.",
+    404: "There is no tool, or revision, of this name; or no model that answers in threads.",
+    409: "The session has its verdict, the client has a session already, another client wrote first, or the agent "
+    "of a thread is in another phase.",
+    410: "The session was closed, has expired, or is not in the store. Seed another one.",
+    413: "The body, or the state, is larger than its limit.",
+    422: "The arguments or the task do not fit; `fields` says what is wrong with which.",
+    429: "The API key has reached its limit of sessions or calls in this minute. "
+    "Try again after `Retry-After` seconds.",
+    500: "The environment or the server failed by mistake. The server's log has more.",
+    502: "The model that plays the user, answers in threads or is the agent gave an answer that cannot be used.",
+    503: "The server is at one of its limits, or the store does not answer. Try again after `Retry-After` seconds.",
+    504: "It took longer than its timeout.",
+}
+"""What a status means."""
+
+UNEXPECTED = ("environment_error", "internal_error")
+"""The codes of unexpected errors of the server or the environment."""
+
+RETRY_AFTER: Schema = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
+
+COOKIE: Schema = {
+    "description": "The session, for all requests that follow.",
+    "required": True,
+    "schema": {"type": "string"},
+}
+
+
+def document(operations: Sequence[Operation], environments: Sequence[ServedEnvironment]) -> Schema:
+    """The document of a server with these endpoints, for these environments."""
+    made = _Document(operations)
+    groups = {each.group for each in operations}
+    cookies = {f"{one.name}.session": one.cookies.name for one in environments}
+    schemes = {name for each in operations for need in each.security for name in need}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": ", ".join(one.name for one in environments),
+            "version": __version__,
+            "description": f"{_introduction(environments)}\n\n{ABOUT.strip()}",
+        },
+        "tags": [{"name": one.name, "description": _about(one)} for one in environments if one.name in groups],
+        "paths": made.paths(),
+        "components": {
+            "schemas": made.schemas.definitions,
+            "responses": {f"error_{status}": made.error(status) for status in STATUSES},
+            "securitySchemes": {
+                name: {"type": "apiKey", "in": "cookie", "name": cookies[name]}
+                if name in cookies
+                else {"type": "http", "scheme": "bearer"}
+                for name in sorted(schemes)
+            },
+        },
+    }
+
+
+def _introduction(environments: Sequence[ServedEnvironment]) -> str:
+    if len(environments) == 1:
+        return _about(environments[0])
+    return "\n".join(f"- **{one.name}**: {_about(one).partition(chr(10))[0]}" for one in environments)
+
+
+def _about(served: ServedEnvironment) -> str:
+    return cleandoc(type(served.environment).__doc__ or "")
+
+
+class _Document:
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self.operations = operations
+        self.bodies = [each.described_body() for each in operations]
+        replies = [part for each in operations for part in _data_of(each)]
+        self.schemas = Schemas([body for body in self.bodies if body is not None], [*replies, ErrorBody])
+
+    def paths(self) -> Schema:
+        paths: Schema = {}
+        for each, body in zip(self.operations, self.bodies, strict=True):
+            paths.setdefault(each.template, {})[each.method.lower()] = self._operation(each, body)
+        return paths
+
+    def _operation(self, operation: Operation, body: Any) -> Schema:
+        summary, _, description = operation.about.partition("\n")
+        parameters = [_in_path(*parameter) for parameter in operation.parameters]
+        parameters += _parameters(operation.query, "query") + _parameters(operation.headers, "header")
+        errors = {str(status): {"$ref": f"#/components/responses/error_{status}"} for status in operation.statuses}
+        optional = {
+            "tags": [operation.group] if operation.group else None,
+            "description": description.strip(),
+            "requestBody": None if body is None else self._body(body),
+            "security": operation.security,
+            "x-stateroom-effect": operation.effect,
+        }
+        return {
+            "operationId": ".".join(filter(None, (operation.group, operation.name))),
+            "summary": summary,
+            "parameters": parameters,
+            **{name: value for name, value in optional.items() if value},
+            "responses": {"200": self._reply(operation), **dict(sorted(errors.items()))},
+        }
+
+    def _body(self, kind: Any) -> Schema:
+        schema = self.schemas.of(kind, "validation")
+        return {"content": _json(schema), "required": self._needs_fields(schema)}
+
+    def _needs_fields(self, schema: Schema) -> bool:
+        """Whether an empty object does not fit a schema."""
+        schema = self.schemas.definitions[schema["$ref"].removeprefix(PLACE)] if "$ref" in schema else schema
+        return (
+            bool(schema.get("required"))
+            or any(map(self._needs_fields, schema.get("allOf", ())))
+            or ("anyOf" in schema and all(map(self._needs_fields, schema["anyOf"])))
+        )
+
+    def _reply(self, operation: Operation) -> Schema:
+        data = _data_of(operation)
+        others = [kind.media_type for kind in parts_of(operation.reply) if _is_response(kind) and kind.media_type]
+        content = _json(self.schemas.of(reduce(or_, data), "serialization")) if data else {}
+        content |= {media_type: {"schema": {"type": "string"}} for media_type in others}
+        reply: Schema = {"description": "Success.", "content": content}
+        return {**reply, "headers": {"Set-Cookie": COOKIE}} if operation.gives_cookie else reply
+
+    def error(self, status: int) -> Schema:
+        """The response with an error status."""
+        kinds: tuple[type[StateroomError], ...] = (BadJSON, *ERRORS)
+        codes = {kind.code for kind in kinds if kind.status == status and kind.code is not None}
+        codes |= {code for code, known in STATUS_OF_RESULT.items() if code is not None and known == status}
+        codes |= {*UNEXPECTED} if status == 500 else set()
+        named = ", ".join(f"`{code}`" for code in sorted(codes))
+        return {
+            "description": f"{STATUSES[status]}\n\nCodes: {named}.",
+            "content": _json(self.schemas.of(ErrorBody, "serialization")),
+            "x-stateroom-codes": sorted(codes),
+            **({"headers": RETRY_AFTER} if status in (429, 503) else {}),
+        }
+
+
+def _is_response(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Response)
+
+
+def _data_of(operation: Operation) -> list[Any]:
+    """The types of the data in replies; other replies are whole responses."""
+    return [kind for kind in parts_of(operation.reply) if not _is_response(kind)]
+
+
+def _json(schema: Schema) -> Schema:
+    return {"application/json": {"schema": schema}}
+
+
+def _in_path(name: str, convertor: str) -> Schema:
+    kind = "integer" if convertor == "int" else "string"
+    return {"name": name, "in": "path", "required": True, "schema": {"type": kind}}
+
+
+def _parameters(kind: type[BaseModel] | None, place: str) -> list[Schema]:
+    """The parameters in a query or in headers."""
+    whole = {} if kind is None else kind.model_json_schema(schema_generator=UntitledFields)
+    return [
+        {
+            "name": name,
+            "in": place,
+            "required": name in whole.get("required", ()),
+            "schema": schema.get("anyOf", [schema])[0],
+            **({"description": schema["description"]} if "description" in schema else {}),
+        }
+        for name, schema in whole.get("properties", {}).items()
+    ]
