@@ -314,10 +314,10 @@ async def _keep(served: ServedEnvironment, session: str) -> None:
     """Renew the life of a session now and then."""
     runtime = served.sessions.runtime
     while True:
-        await asyncio.sleep(runtime.ttl / TOUCHES)
+        await asyncio.sleep(runtime.limits.ttl / TOUCHES)
         now = runtime.now()
         with suppress(StateroomError):  # the next one may succeed
-            await runtime.store.touch(session, now=now, expires=now + runtime.ttl)
+            await runtime.store.touch(session, now=now, expires=now + runtime.limits.ttl)
 
 
 def _episode_id(request: HTTPRequest, row: Row) -> str | None:
