@@ -451,7 +451,7 @@ def test_the_rows_of_a_long_run_are_not_in_memory_at_once(tmp_path: Path) -> Non
     site = Site(tmp_path)
     inputs = [{"_ng_task_index": index, "_ng_rollout_index": 0} for index in range(101)]
     site.files.inputs.write_text("".join(json.dumps(row) + "\n" for row in inputs))
-    long = {"reward": 1.0, "response": {"output": [message("long " * 10_000)]}}
+    long = {"reward": 1.0, "response": {"output": [message("long " * 100_000)]}}
     site.files.rollouts.write_text("".join(json.dumps({**row, **long}) + "\n" for row in inputs[:100]))
     tracemalloc.start()
     try:
@@ -459,8 +459,8 @@ def test_the_rows_of_a_long_run_are_not_in_memory_at_once(tmp_path: Path) -> Non
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (left.unfinished, len(left.done), len(site.rollouts)) == (1, 100, 100)
-    assert peak < site.files.rollouts.stat().st_size / 4
+    assert (left.unfinished, left.done, len(site.rollouts)) == (1, 100, 100)
+    assert peak < site.files.rollouts.stat().st_size / 2
 
 
 async def test_the_times_of_all_processes_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
