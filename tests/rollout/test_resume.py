@@ -25,7 +25,7 @@ from stateroom.errors import (
 )
 from stateroom.model import Answer, Model, ModelSource, Request, function_call, message, outputs_of
 from stateroom.rollout import ResumePlan, RunFiles, run
-from stateroom.rollout.resume import what_is_left
+from stateroom.rollout.runner import what_is_left
 from stateroom.session import Sessions
 from tests.messages import raises
 from tests.plans import make_run

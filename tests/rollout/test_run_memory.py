@@ -18,7 +18,7 @@ from stateroom.model import Answer, Model, ModelSource, Request, message
 from stateroom.rollout import Run, RunFiles, run
 from stateroom.rollout.index import RunIndex
 from stateroom.rollout.lazy import SpooledRows
-from stateroom.rollout.resume import what_is_left
+from stateroom.rollout.runner import what_is_left
 from tests.messages import raises
 from tests.plans import make_run
 

@@ -37,8 +37,7 @@ from stateroom.session import BackgroundLoop
 from stateroom.training.curve import Curve, Figures
 from stateroom.training.learner import Learner
 from stateroom.training.options import TrainOptions
-from stateroom.training.rollouts import ENDS, Collected, Collector, Rollout, ended_episodes, samples
-from stateroom.training.teacher import Teacher
+from stateroom.training.rollouts import ENDS, Collected, Collector, Rollout, Teacher, ended_episodes, samples
 
 
 class Trainer:
