@@ -328,7 +328,7 @@ async def test_without_the_warm_tier_what_rests_can_be_read(
             store.create(make_head("new")),
             store.heads(),
         ):
-            with raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable):
                 await call
         assert await store.count(NOW) == 1
         assert await store.sweep(COLD) == 0
@@ -361,7 +361,7 @@ async def test_without_the_cold_tier_what_is_warm_goes_on(tmp_path: Path, server
             store.append(Commit("rests", make_entry(2), expires=LATER)),
             store.heads(),
         ):
-            with raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable):
                 await call
         assert await store.count(NOW) == 1
         with pytest.raises(StoreUnavailable):
@@ -374,7 +374,7 @@ async def test_without_the_cold_tier_what_is_warm_goes_on(tmp_path: Path, server
 
 async def make_fork_refused(store: Store) -> None:
     """Whether an id is free nobody knows without the cold tier."""
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         await make_fork(store, "fork", "works", 1)
 
 
