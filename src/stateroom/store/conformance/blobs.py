@@ -8,22 +8,16 @@ import random
 import pytest
 
 from stateroom.errors import (
-    Conflict,
-    DuplicateCall,
-    SessionClosed,
-    SessionExpired,
-    StateroomError,
-    StoreError,
     UnknownSession,
 )
-from stateroom.store import Commit, Loaded, Size, Snapshot, Store
+from stateroom.store import Loaded, Size, Snapshot, Store
 from stateroom.store.conformance.helpers import (
     LATER,
     MUCH_LATER,
     NAMES,
     NOW,
     Suite,
-    asynchronous,
+    append,
     make_blobs,
     make_entry,
     make_fork,
@@ -41,31 +35,28 @@ class BlobPromises(Suite):
 
     # Written and read.
 
-    @asynchronous
     async def test_blobs_of_a_create_and_of_an_append_are_read(self, store: Store) -> None:
         first, second = make_blobs(b"one", b"two"), make_blobs(b"three")
         head = make_head(revision=1)
         await store.create(head, [make_entry(1)], blobs=first)
         assert await store.blobs("room", [*first]) == first
-        await store.append(Commit("room", make_entry(2), expires=LATER, snapshot=Snapshot(2, b"state"), blobs=second))
-        await store.append(Commit("room", make_entry(3), expires=None, blobs=make_blobs(b"four")))
+        await append(store, "room", 2, snapshot=Snapshot(2, b"state"), blobs=second)
+        await append(store, "room", 3, expires=None, blobs=make_blobs(b"four"))
         whole = {**first, **second, **make_blobs(b"four")}
         assert await store.blobs("room", [*whole]) == whole
         assert (await store.maintenance.export("room")).blobs == whole
         loaded = Loaded(make_head(revision=3), Snapshot(2, b"state"), [make_entry(3)])
         assert await store.load("room") == loaded
 
-    @asynchronous
     async def test_all_blobs_come_back_unless_some_are_asked_for(self, store: Store) -> None:
         blobs = make_blobs(b"first", b"second", b"")
         await store.create(make_head(revision=1), [make_entry(1)], blobs=blobs)
-        await store.append(Commit("room", make_entry(2), blobs=make_blobs(b"third")))
+        await append(store, "room", 2, blobs=make_blobs(b"third"), expires=None)
         await make_session(store, "bare")
         assert await store.blobs("room") == {**blobs, **make_blobs(b"third")}
         assert await store.blobs("room", []) == {}
         assert await store.blobs("bare") == {}
 
-    @asynchronous
     async def test_only_those_that_are_asked_for_and_there_come_back(self, store: Store) -> None:
         blobs, others = make_blobs(b"one", b"two", b"three"), make_blobs(b"never written")
         await store.create(make_head(), blobs=blobs)
@@ -78,60 +69,22 @@ class BlobPromises(Suite):
         assert await store.blobs("without", [one]) == {}
 
     @pytest.mark.parametrize("size", [0, 1, 65_536, 5_000_000])
-    @asynchronous
     async def test_blobs_come_back_byte_for_byte(self, store: Store, size: int) -> None:
         body = random.Random(size).randbytes(size)
         blobs = make_blobs(body)
         await store.create(make_head(), blobs=blobs)
         other = make_blobs(body[::-1] + b"\x00")
-        await store.append(Commit("room", make_entry(1), expires=LATER, blobs=other))
+        await append(store, "room", 1, blobs=other)
         assert await store.blobs("room", [*blobs, *other]) == {**blobs, **other}
 
-    @asynchronous
     async def test_a_commit_can_bring_many_blobs(self, store: Store) -> None:
         await make_session(store)
         blobs = make_blobs(*(b"blob %d" % number for number in range(200)))
-        await store.append(Commit("room", make_entry(2), expires=LATER, blobs=blobs))
+        await append(store, "room", 2, blobs=blobs)
         assert await store.blobs("room", [*blobs]) == blobs
 
-    # All or nothing, and once.
+    # Once.
 
-    @pytest.mark.parametrize("refusal", [Conflict, DuplicateCall, SessionClosed, SessionExpired, UnknownSession])
-    @asynchronous
-    async def test_a_refused_append_leaves_no_blob(self, store: Store, refusal: type[StateroomError]) -> None:
-        await store.create(make_head(revision=1), [make_entry(1, "call")])
-        if refusal is SessionClosed:
-            await store.append(Commit("room", make_entry(2), expires=LATER, closes=True))
-        blobs = make_blobs(b"large")
-        attempt = make_entry(
-            3 if refusal in (SessionClosed, Conflict) else 2,
-            "call" if refusal is DuplicateCall else None,
-            at=LATER if refusal is SessionExpired else NOW,
-        )
-        session = "nobody" if refusal is UnknownSession else "room"
-        with pytest.raises(refusal):
-            await store.append(Commit(session, attempt, expires=MUCH_LATER, blobs=blobs))
-        assert await store.blobs("room", [*blobs]) == {}
-        assert await size_of_blobs(store) == NOTHING
-        assert await store.maintenance.orphans() == []
-
-    @asynchronous
-    async def test_a_refused_create_leaves_no_blob(self, store: Store) -> None:
-        await make_session(store)
-        blobs = make_blobs(b"large")
-        twice = [make_entry(1, "twice"), make_entry(2, "twice")]
-        for call, refusal in (
-            (store.create(make_head(), blobs=blobs), StoreError),
-            (store.create(make_head("new", revision=2), twice, blobs=blobs), DuplicateCall),
-            (store.create(make_head("new", parent="nobody"), blobs=blobs), UnknownSession),
-        ):
-            assert await outcome(call) is refusal
-        assert await store.blobs("room", [*blobs]) == {}
-        assert await size_of_blobs(store) == NOTHING
-        await make_session(store, "new")
-        assert await store.blobs("new", [*blobs]) == {}
-
-    @asynchronous
     async def test_a_blob_that_is_there_costs_no_second_copy(self, store: Store) -> None:
         blobs = make_blobs(random.Random(1).randbytes(10_000))
         await store.create(make_head(revision=1), [make_entry(1)], blobs=blobs)
@@ -139,28 +92,26 @@ class BlobPromises(Suite):
         assert once.rows >= 1
         assert once.bytes >= 10_000
         for revision in (2, 3):
-            await store.append(Commit("room", make_entry(revision), expires=LATER, blobs=blobs))
+            await append(store, "room", revision, blobs=blobs)
         assert await size_of_blobs(store) == once
         more = make_blobs(b"another")
-        await store.append(Commit("room", make_entry(4), expires=LATER, blobs={**blobs, **more}))
+        await append(store, "room", 4, blobs={**blobs, **more})
         assert await store.blobs("room", [*blobs, *more]) == {**blobs, **more}
         assert (await size_of_blobs(store)).bytes < once.bytes + 5_000
 
-    @asynchronous
     async def test_writers_that_bring_one_blob_at_once_all_succeed(self, store: Store) -> None:
         blobs = make_blobs(b"large")
         names = [f"room {number}" for number in range(12)]
         for name in names:
             await make_session(store, name)
         for revision in (2, 3):
-            writes = (store.append(Commit(name, make_entry(revision), expires=LATER, blobs=blobs)) for name in names)
+            writes = (append(store, name, revision, blobs=blobs) for name in names)
             await asyncio.gather(*writes)
         for name in names:
             assert await store.blobs(name, [*blobs]) == blobs
 
     # Whose they are.
 
-    @asynchronous
     async def test_a_session_has_only_its_own_blobs(self, store: Store) -> None:
         blobs = make_blobs(b"large")
         await store.create(make_head(revision=1), [make_entry(1)], blobs=blobs)
@@ -169,10 +120,9 @@ class BlobPromises(Suite):
         for name in ("fork", "other"):
             assert await store.blobs(name, [*blobs]) == {}
             assert (await store.maintenance.export(name)).blobs == {}
-        await store.append(Commit("fork", make_entry(2), expires=LATER, blobs=make_blobs(b"fork's")))
+        await append(store, "fork", 2, blobs=make_blobs(b"fork's"))
         assert await store.blobs("room", [*make_blobs(b"fork's")]) == {}
 
-    @asynchronous
     async def test_blobs_of_sessions_with_similar_names_are_kept_apart(self, store: Store) -> None:
         digest = next(iter(make_blobs(b"")))
         for name in NAMES:  # one digest for many bodies: so it shows whose they are
@@ -186,13 +136,12 @@ class BlobPromises(Suite):
 
     # Their end.
 
-    @asynchronous
     async def test_blobs_are_removed_with_their_session(self, store: Store) -> None:
         blobs = make_blobs(b"large")
         for name in ("deleted", "swept", "stays"):
             expires = LATER if name == "swept" else MUCH_LATER
             await store.create(make_head(name, revision=1, expires=expires), [make_entry(1)], blobs=blobs)
-            await store.append(Commit(name, make_entry(2), expires=None, blobs=make_blobs(name.encode())))
+            await append(store, name, 2, expires=None, blobs=make_blobs(name.encode()))
         await store.delete("deleted")
         assert await store.sweep(LATER) == 1
         for name in ("deleted", "swept"):
@@ -206,7 +155,6 @@ class BlobPromises(Suite):
         assert await size_of_blobs(store) == NOTHING
         assert await store.maintenance.orphans() == []
 
-    @asynchronous
     async def test_a_deleted_parent_keeps_its_blobs_for_its_forks(self, store: Store) -> None:
         blobs = make_blobs(b"large")
         await store.create(make_head(revision=1), [make_entry(1)], blobs=blobs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from stateroom.store.conformance.helpers import (
     LATER,
     NOW,
     Suite,
-    asynchronous,
+    append,
     everything,
     make_blobs,
     make_entry,
@@ -30,7 +31,6 @@ class ConcurrencyPromises(Suite):
 
     # Several stores on one URL, and one after another.
 
-    @asynchronous
     async def test_stores_on_one_url_see_each_others_commits_at_once(self, url: str) -> None:
         self.needs_shared()
         async with open_store(url) as one, open_store(url) as two:
@@ -44,23 +44,22 @@ class ConcurrencyPromises(Suite):
                 assert await reader.find_call("room", f"call {revision}") == entry
             assert await one.count(NOW) == await two.count(NOW) == 1
             blobs = make_blobs(b"large")
-            await one.append(Commit("room", make_entry(12), expires=LATER, blobs=blobs))
+            await append(one, "room", 12, blobs=blobs)
             assert await two.blobs("room", list(blobs)) == blobs
             leased = await one.lease("room", "one", now=NOW, until=LATER)
             assert await two.head("room") == leased
             assert await outcome(two.lease("room", "two", now=NOW, until=LATER)) is SessionLeased
-            assert await outcome(two.append(Commit("room", make_entry(13), expires=LATER))) is Conflict
-            await two.append(Commit("room", make_entry(13), expires=LATER, fence=leased.fence))
+            assert await outcome(append(two, "room", 13)) is Conflict
+            await append(two, "room", 13, fence=leased.fence)
             await two.release("room", "one")
             assert (await one.head("room")).holder is None
             await make_session(one, "deleted")
             await two.delete("deleted")
-            assert await outcome(one.append(Commit("deleted", make_entry(2), expires=LATER))) is UnknownSession
+            assert await outcome(append(one, "deleted", 2)) is UnknownSession
             await two.touch("room", now=NOW, expires=NOW + 1)
             assert await one.sweep(NOW + 1) == 1
             assert await two.heads() == []
 
-    @asynchronous
     async def test_a_load_is_of_one_moment_whatever_others_do_meanwhile(self, url: str) -> None:
         self.needs_shared()
         async with open_store(url) as writer, open_store(url) as reader:
@@ -87,25 +86,16 @@ class ConcurrencyPromises(Suite):
 
             await asyncio.gather(write(), *(read() for _ in range(4)))
 
-    @asynchronous
     async def test_sessions_survive_closing_and_opening_again(self, url: str) -> None:
         self.needs_durable()
         async with open_store(url) as store:
             await make_session(store, "room", revision=2)
             fence = (await store.lease("room", "me", now=NOW, until=LATER)).fence
-            await store.append(
-                Commit(
-                    "room",
-                    make_entry(3, "call"),
-                    expires=LATER,
-                    fence=fence,
-                    snapshot=Snapshot(3, b"state 3"),
-                    blobs=make_blobs(b"large", b"larger"),
-                )
-            )
+            parts: dict[str, Any] = {"snapshot": Snapshot(3, b"state 3"), "blobs": make_blobs(b"large", b"larger")}
+            await append(store, "room", 3, "call", fence=fence, **parts)
             await make_fork(store, "fork", "room", 2, revision=4)
             await make_session(store, "closed", revision=0)
-            await store.append(Commit("closed", make_entry(1), expires=LATER, closes=True))
+            await append(store, "closed", 1, closes=True)
             await make_session(store, "deleted")
             await store.delete("deleted")
             sessions = ("room", "fork", "closed")
@@ -114,12 +104,12 @@ class ConcurrencyPromises(Suite):
         async with open_store(url) as store:
             assert [await everything(store, session) for session in sessions] == before
             assert await store.heads() == listed
-            assert await outcome(store.append(Commit("room", make_entry(4, "call"), expires=LATER))) is DuplicateCall
-            assert await outcome(store.append(Commit("room", make_entry(3), expires=LATER))) is Conflict
-            assert await outcome(store.append(Commit("closed", make_entry(2), expires=LATER))) is SessionClosed
-            assert await outcome(store.append(Commit("room", make_entry(4), expires=LATER))) is Conflict
+            assert await outcome(append(store, "room", 4, "call")) is DuplicateCall
+            assert await outcome(append(store, "room", 3)) is Conflict
+            assert await outcome(append(store, "closed", 2)) is SessionClosed
+            assert await outcome(append(store, "room", 4)) is Conflict
             assert await outcome(store.lease("room", "another", now=NOW, until=LATER)) is SessionLeased
-            await store.append(Commit("room", make_entry(4), expires=LATER, fence=fence))
+            await append(store, "room", 4, fence=fence)
             assert await store.sweep(LATER) == 3
         async with open_store(url) as store:
             assert await store.heads() == []
@@ -127,7 +117,6 @@ class ConcurrencyPromises(Suite):
     # Random calls.
 
     @pytest.mark.parametrize("seed", range(4))
-    @asynchronous
     async def test_any_mixture_of_calls_does_what_a_model_in_plain_dicts_does(self, store: Store, seed: int) -> None:
         model, chance, now = Reference(), random.Random(seed), NOW
         for step in range(300):

@@ -42,26 +42,6 @@ NAMES = [
 """Ids that a careless store mixes up, cuts or misreads."""
 
 
-def asynchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in an event loop of its own; a parameter `store` gets a fresh store, open for as long as the test."""
-    signature = inspect.signature(test)
-    wants_store = "store" in signature.parameters
-
-    async def in_store(*args: Any, url: str, **kwargs: Any) -> None:
-        async with open_store(url) as store:
-            await test(*args, store=store, **kwargs)
-
-    @wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for((in_store if wants_store else test)(*args, **kwargs), TIMEOUT))
-
-    if wants_store:  # pytest is to give the fixture `url` instead
-        named = signature.parameters.items()
-        parameters = [each.replace(name="url") if name == "store" else each for name, each in named]
-        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return run
-
-
 def make_head(session: str = "room", **fields: Any) -> Head:
     """A head with defaults for all fields."""
     given: dict[str, Any] = {"environment": "env", "owner": "owner", "created": NOW, "expires": LATER, "revision": 0}
@@ -84,6 +64,21 @@ async def make_session(store: Store, session: str = "room", *, revision: int = 1
     entries = [make_entry(number) for number in range(head.parent_revision + 1, revision + 1)]
     await store.create(head, entries)
     return entries
+
+
+async def append(
+    store: Store,
+    session: str,
+    revision: int,
+    call_id: str | None = None,
+    *,
+    at: float = NOW,
+    body: bytes | None = None,
+    expires: float | None = LATER,
+    **fields: Any,
+) -> None:
+    """Append an entry as `make_entry` makes it, with other fields of a `Commit`."""
+    await store.append(Commit(session, make_entry(revision, call_id, at=at, body=body), expires=expires, **fields))
 
 
 async def make_fork(store: Store, session: str, parent: str, at: int, **fields: Any) -> list[Entry]:
@@ -122,6 +117,13 @@ async def outcome(call: Awaitable[T]) -> T | type[StateroomError]:
         return type(error)
 
 
+async def check_refused(kind: type[StateroomError], call: Awaitable[object], **fields: object) -> None:
+    """A call raises an error of a kind, with these fields."""
+    with pytest.raises(kind) as error:
+        await call
+    assert {name: getattr(error.value, name) for name in fields} == fields
+
+
 async def everything(store: Store, session: str) -> tuple[Head, list[Entry], list[Loaded], Record]:
     """All that a store returns for one session."""
     head = await store.head(session)
@@ -156,7 +158,10 @@ async def find_all(store: Store, wanted: HeadFilter, order: Order, limit: int) -
 
 
 class Suite:
-    """What every part of the suite knows of its store."""
+    """What every part of the suite knows of its store.
+
+    Tests are coroutines. Each runs in an event loop of its own, and gets a fresh store if it has a parameter `store`.
+    """
 
     shared: ClassVar[bool] = True
     """Whether several stores that are open on one URL hold the same sessions."""
@@ -164,6 +169,12 @@ class Suite:
     """Whether sessions are still there after the store was closed and opened again."""
     increments: ClassVar[int] = 100
     """Entries that each of eight writers adds to one session at once; fewer for a slow store."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, test in [*vars(cls).items()]:
+            if name.startswith("test_") and inspect.iscoroutinefunction(test):
+                setattr(cls, name, _run_in_loop(test))
 
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
@@ -179,3 +190,23 @@ class Suite:
         """Skip a test of stores that keep their sessions."""
         if not self.durable:
             pytest.skip("stores of this kind do not outlive their closing")
+
+
+def _run_in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test as a function that pytest can call without a plugin."""
+    signature = inspect.signature(test)
+    wants_store = "store" in signature.parameters
+
+    async def in_store(*args: Any, url: str, **kwargs: Any) -> None:
+        async with open_store(url) as store:
+            await test(*args, store=store, **kwargs)
+
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(asyncio.wait_for((in_store if wants_store else test)(*args, **kwargs), TIMEOUT))
+
+    if wants_store:  # pytest is to give the fixture `url` instead
+        named = signature.parameters.items()
+        parameters = [each.replace(name="url") if name == "store" else each for name, each in named]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return run

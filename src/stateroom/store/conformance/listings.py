@@ -16,7 +16,7 @@ from stateroom.store.conformance.helpers import (
     MUCH_LATER,
     NOW,
     Suite,
-    asynchronous,
+    append,
     find_all,
     list_all,
     make_entry,
@@ -32,7 +32,6 @@ ORDERS: list[Order] = ["newest", "oldest", "reward"]
 class ListingPromises(Suite):
     """A list has every session once, in order, and knows its agent's phase and its reward."""
 
-    @asynchronous
     async def test_heads_are_listed_from_the_newest(self, store: Store) -> None:
         ages = [float(number) for number in range(12)]
         random.Random(1).shuffle(ages)
@@ -42,7 +41,6 @@ class ListingPromises(Suite):
         assert [head.created for head in await store.heads(limit=3)] == [11.0, 10.0, 9.0]
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
-    @asynchronous
     async def test_pages_hold_every_head_once_even_if_all_are_of_one_age(self, store: Store, limit: int) -> None:
         for number in range(15):
             session, environment = f"room {number * 7 % 15}", "odd" if number % 2 else "even"
@@ -56,27 +54,24 @@ class ListingPromises(Suite):
             assert await list_all(store, limit=limit, environment=environment) == mine
         assert await store.heads(environment="none") == []
 
-    @asynchronous
     async def test_a_listing_goes_on_after_a_head_that_changed_or_is_gone(self, store: Store) -> None:
         for number in range(6):
             await make_session(store, f"room {number}", expires=LATER if number in (2, 4) else MUCH_LATER)
         whole = [head.id for head in await store.heads()]
         first = await store.heads(limit=2)
-        await store.append(Commit(first[-1].id, make_entry(2), expires=first[-1].expires))
+        await append(store, first[-1].id, 2, expires=first[-1].expires)
         second = await store.heads(before=first[-1], limit=2)
         await store.sweep(LATER)
         third = await store.heads(before=second[-1])
         assert [head.id for head in [*first, *second]] == whole[:4]
         assert [head.id for head in third] == [session for session in whole[4:] if session not in ("room 2", "room 4")]
 
-    @asynchronous
     async def test_a_page_has_a_hundred_heads_unless_told_otherwise(self, store: Store) -> None:
         await asyncio.gather(*(make_session(store, f"room {n}", created=float(n), revision=0) for n in range(105)))
         assert [head.id for head in await store.heads()] == [f"room {number}" for number in range(104, 4, -1)]
 
     # Phases and rewards.
 
-    @asynchronous
     async def test_an_append_sets_the_phase_and_the_reward_and_another_keeps_them(self, store: Store) -> None:
         await make_session(store)
         steps = [
@@ -90,7 +85,7 @@ class ListingPromises(Suite):
         ]
         expected = make_head(revision=1)
         for revision, (phase, reward) in enumerate(steps, 2):
-            await store.append(Commit("room", make_entry(revision), expires=LATER, phase=phase, reward=reward))
+            await append(store, "room", revision, phase=phase, reward=reward)
             expected = replace(
                 expected,
                 revision=revision,
@@ -102,7 +97,6 @@ class ListingPromises(Suite):
         leased = await store.lease("room", "me", now=NOW, until=LATER)
         assert (leased.phase, leased.reward) == ("", 1e300)
 
-    @asynchronous
     async def test_appends_together_set_each_its_own(self, store: Store) -> None:
         names = [f"room {number}" for number in range(12)]
         for name in names:
@@ -114,7 +108,6 @@ class ListingPromises(Suite):
         for head in await store.heads():
             assert (head.phase, head.reward) == (phases[head.id], rewards[head.id])
 
-    @asynchronous
     async def test_an_append_that_is_refused_sets_neither(self, store: Store) -> None:
         await make_session(store)
         last = Commit("room", make_entry(2), expires=LATER, phase="done", reward=1.0, closes=True)
@@ -123,7 +116,6 @@ class ListingPromises(Suite):
         assert await outcome(store.append(late)) is SessionClosed
         assert await store.head("room") == make_head().after(last)
 
-    @asynchronous
     async def test_they_come_with_a_session_that_is_put_in(self, store: Store) -> None:
         await make_session(store, phase="executing", reward=0.25)
         await make_fork(store, "fork", "room", 1, phase="planning")
@@ -137,7 +129,6 @@ class ListingPromises(Suite):
     # Filters and orders.
 
     @pytest.mark.parametrize("limit", [1, 4, 100])
-    @asynchronous
     async def test_filters_and_orders_give_what_all_heads_would(self, store: Store, limit: int) -> None:
         chance = random.Random(limit)
         for number in range(24):
@@ -178,7 +169,6 @@ class ListingPromises(Suite):
             assert await find_all(store, each, "reward", limit) == judged[::-1]
 
     @pytest.mark.parametrize("order", ORDERS)
-    @asynchronous
     async def test_pages_miss_none_and_repeat_none_while_sessions_are_created(self, store: Store, order: Order) -> None:
         wanted, numbers = HeadFilter(owner="ann"), iter(range(1000))
 

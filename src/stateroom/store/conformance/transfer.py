@@ -14,7 +14,8 @@ from stateroom.store.conformance.helpers import (
     MUCH_LATER,
     NOW,
     Suite,
-    asynchronous,
+    append,
+    check_refused,
     everything,
     make_blobs,
     make_entry,
@@ -39,7 +40,6 @@ def cut(record: Record, revision: int) -> Record:
 class TransferPromises(Suite):
     """A session can be moved, as it is, from store to store."""
 
-    @asynchronous
     async def test_an_export_is_all_of_a_session(self, store: Store) -> None:
         record = await make_long_session(store)
         assert await store.maintenance.export("room") == record
@@ -52,7 +52,6 @@ class TransferPromises(Suite):
         await make_session(store, "bare", revision=0)
         assert await store.maintenance.export("bare") == Record(make_head("bare"), [], [], {})
 
-    @asynchronous
     async def test_a_session_that_is_restored_is_as_it_was(self, store: Store) -> None:
         record = await make_long_session(store)
         before, listed = await everything(store, "room"), await store.heads()
@@ -65,19 +64,17 @@ class TransferPromises(Suite):
         assert await store.count(NOW) == 1
         again = make_entry(9, "call 2")
         assert await outcome(store.append(Commit("room", again, expires=LATER, fence=4))) is DuplicateCall
-        assert await outcome(store.append(Commit("room", make_entry(9), expires=LATER, fence=3))) is Conflict
-        await store.append(Commit("room", make_entry(9), expires=LATER, fence=4))
+        assert await outcome(append(store, "room", 9, fence=3)) is Conflict
+        await append(store, "room", 9, fence=4)
         assert (await store.load("room")).entries == [*record.entries[6:], make_entry(9)]
         assert await store.sweep(LATER) == 1
 
-    @asynchronous
     async def test_a_whole_session_can_be_put_in_as_new_once(self, store: Store) -> None:
         record = await make_long_session(store)
         await store.delete("room")
         await store.put(record, new=True)
         assert await store.maintenance.export("room") == record
-        with pytest.raises(StoreError):
-            await store.put(record, new=True)
+        await check_refused(StoreError, store.put(record, new=True))
         assert await store.maintenance.export("room") == record
 
     @pytest.mark.parametrize(
@@ -91,7 +88,6 @@ class TransferPromises(Suite):
         ],
         ids=["closed", "expired", "leased", "released", "odd names"],
     )
-    @asynchronous
     async def test_a_head_is_restored_exactly_as_it_is_given(self, store: Store, head: Head) -> None:
         for revision in (1, 1, 3):  # new, again, and more of it
             moment = replace(head, revision=revision)
@@ -102,7 +98,6 @@ class TransferPromises(Suite):
             assert await store.load(head.id) == Loaded(moment, None, entries)
 
     @pytest.mark.parametrize("revision", [1, 4, 5, 8])
-    @asynchronous
     async def test_the_rest_of_a_session_is_added_to_an_earlier_moment(self, store: Store, revision: int) -> None:
         record = await make_long_session(store)
         before = await everything(store, "room")
@@ -113,7 +108,6 @@ class TransferPromises(Suite):
         assert await everything(store, "room") == before
         assert await store.find_call("room", "call 8") == record.entries[7]
 
-    @asynchronous
     async def test_to_restore_a_session_again_changes_nothing(self, store: Store) -> None:
         record = await make_long_session(store)
         before, size = await everything(store, "room"), await store.size("room")
@@ -124,7 +118,6 @@ class TransferPromises(Suite):
         assert await everything(store, "room") == before
         assert await store.size("room") == size
 
-    @asynchronous
     async def test_a_head_that_has_changed_becomes_that_of_the_record(self, store: Store) -> None:
         await make_session(store)
         record = await store.maintenance.export("room")
@@ -134,45 +127,37 @@ class TransferPromises(Suite):
         assert await store.head("room") == record.head
         assert await store.sweep(LATER) == 1
 
-    @asynchronous
     async def test_a_record_of_another_session_is_refused(self, store: Store) -> None:
         record = await make_long_session(store)
         before = await everything(store, "room")
         other = replace(record.head, created=NOW + 1, revision=9, owner="another")
         entries = [*record.entries, make_entry(9, "theirs")]
-        with pytest.raises(OutdatedRecord):
-            await store.put(Record(other, entries, [Snapshot(9, b"wrong")], make_blobs(b"theirs")))
+        await check_refused(
+            OutdatedRecord, store.put(Record(other, entries, [Snapshot(9, b"wrong")], make_blobs(b"theirs")))
+        )
         assert await everything(store, "room") == before
         assert await store.find_call("room", "theirs") is None
 
-    @asynchronous
     async def test_a_record_that_is_behind_the_session_is_refused(self, store: Store) -> None:
         record = await make_long_session(store)
         before = await everything(store, "room")
         for revision in (1, 7):
-            with pytest.raises(OutdatedRecord):
-                await store.put(cut(record, revision))
+            await check_refused(OutdatedRecord, store.put(cut(record, revision)))
         assert await everything(store, "room") == before
 
-    @asynchronous
     async def test_a_fork_is_refused_without_its_parent(self, store: Store) -> None:
         head = make_head("fork", revision=4, parent="room", parent_revision=3)
         record = Record(head, [make_entry(4, "own")], [Snapshot(4, b"state")], make_blobs(b"own"))
-        with pytest.raises(UnknownSession) as unknown:
-            await store.put(record)
-        assert unknown.value.session == "room"
+        await check_refused(UnknownSession, store.put(record), session="room")
         await make_session(store, revision=2)
-        with pytest.raises(UnknownRevision) as early:
-            await store.put(record)
-        assert early.value.session == "room"
+        await check_refused(UnknownRevision, store.put(record), session="room")
         assert await outcome(store.head("fork")) is UnknownSession
         assert await store.children("room") == []
         assert await store.maintenance.orphans() == []
-        await store.append(Commit("room", make_entry(3), expires=LATER))
+        await append(store, "room", 3)
         await store.put(record)
         assert await store.maintenance.export("fork") == record
 
-    @asynchronous
     async def test_a_restored_fork_holds_its_parent(self, store: Store) -> None:
         await make_session(store, revision=2)
         await make_fork(store, "fork", "room", 1, revision=3)
@@ -190,13 +175,10 @@ class TransferPromises(Suite):
         assert await store.heads() == []
         assert await store.maintenance.orphans() == []
 
-    @asynchronous
     async def test_what_was_exported_does_not_change_afterwards(self, store: Store) -> None:
         await make_session(store)
         record = await store.maintenance.export("room")
-        await store.append(
-            Commit("room", make_entry(2), expires=LATER, snapshot=Snapshot(2, b""), blobs=make_blobs(b"a"))
-        )
+        await append(store, "room", 2, snapshot=Snapshot(2, b""), blobs=make_blobs(b"a"))
         assert record == Record(make_head(revision=1), [make_entry(1)], [], {})
         await store.delete("room")
         await store.put(record)
@@ -204,7 +186,6 @@ class TransferPromises(Suite):
         record.blobs["digest"] = b"wrong"
         assert (await store.maintenance.export("room")) == Record(make_head(revision=1), [make_entry(1)], [], {})
 
-    @asynchronous
     async def test_an_export_is_of_one_moment_whatever_others_do_meanwhile(self, url: str) -> None:
         self.needs_shared()
         async with open_store(url) as writer, open_store(url) as reader:
@@ -215,9 +196,7 @@ class TransferPromises(Suite):
                 for revision in range(1, 41):
                     blobs = make_blobs(b"%d" % revision)
                     snapshot = Snapshot(revision, b"%d" % revision)
-                    await writer.append(
-                        Commit("room", make_entry(revision), expires=LATER, snapshot=snapshot, blobs=blobs)
-                    )
+                    await append(writer, "room", revision, snapshot=snapshot, blobs=blobs)
                 finished.set()
 
             async def look() -> None:
