@@ -16,7 +16,7 @@ from stateroom.errors import (
     StoreError,
     UnknownSession,
 )
-from stateroom.store import Commit, Entry, Loaded, Size, Snapshot, Store, open_store
+from stateroom.store import Commit, Entry, HeadFilter, Loaded, Size, Snapshot, Store, open_store
 from stateroom.store.conformance.helpers import (
     LATER,
     MUCH_LATER,
@@ -105,7 +105,7 @@ class AppendPromises(Suite):
             await append(store, name, 2, body=name.encode())
             head = make_head(name, environment=name, owner=name, created=float(number), revision=2)
             assert await store.head(name) == head
-            assert await store.heads(environment=name) == [head]
+            assert await store.heads(HeadFilter(environment=name)) == [head]
             assert [entry.body for entry in await store.entries(name, after=1)] == [name.encode()]
         await make_fork(store, "fork of " + NAMES[0], NAMES[0], 2)
         assert (await store.head("fork of " + NAMES[0])).parent == NAMES[0]

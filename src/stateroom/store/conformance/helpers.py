@@ -13,7 +13,20 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 
 from stateroom.errors import StateroomError
-from stateroom.store import Commit, Entry, Head, HeadFilter, Loaded, Order, Record, Size, Snapshot, Store, open_store
+from stateroom.store import (
+    ALL_SESSIONS,
+    Commit,
+    Entry,
+    Head,
+    HeadFilter,
+    Loaded,
+    Order,
+    Record,
+    Size,
+    Snapshot,
+    Store,
+    open_store,
+)
 
 T = TypeVar("T")
 
@@ -136,25 +149,16 @@ async def size_of_blobs(store: Store) -> Size:
     return (await store.maintenance.sizes())["blobs"]
 
 
-async def list_all(store: Store, *, limit: int, environment: str | None = None) -> list[Head]:
-    """A whole listing, page by page."""
-    found: list[Head] = []
-    while True:
-        page = await store.heads(environment=environment, before=found[-1] if found else None, limit=limit)
+async def list_all(
+    store: Store, wanted: HeadFilter = ALL_SESSIONS, order: Order = "newest", *, limit: int
+) -> list[Head]:
+    """A whole list, page by page."""
+    heads: list[Head] = []
+    while page := await store.heads(wanted, order=order, after=heads[-1] if heads else None, limit=limit):
         assert len(page) <= limit, "a page is longer than its limit"
-        assert not {head.id for head in page} & {head.id for head in found}, "a head is listed twice"
-        found += page
-        if not page:
-            return found
-
-
-async def find_all(store: Store, wanted: HeadFilter, order: Order, limit: int) -> list[Head]:
-    """A whole filtered list, page by page."""
-    found = await store.find_heads(wanted, order=order, limit=limit)
-    while page := await store.find_heads(wanted, order=order, after=found[-1], limit=limit) if found else []:
-        assert len(page) <= limit, "a page is longer than its limit"
-        found += page
-    return found
+        assert not {head.id for head in page} & {head.id for head in heads}, "a head is listed twice"
+        heads += page
+    return heads
 
 
 class Suite:

@@ -17,7 +17,6 @@ from stateroom.store.conformance.helpers import (
     NOW,
     Suite,
     append,
-    find_all,
     list_all,
     make_entry,
     make_fork,
@@ -51,8 +50,8 @@ class ListingPromises(Suite):
         assert listed == await store.heads()
         for environment in ("odd", "even"):
             mine = [head for head in listed if head.environment == environment]
-            assert await list_all(store, limit=limit, environment=environment) == mine
-        assert await store.heads(environment="none") == []
+            assert await list_all(store, HeadFilter(environment=environment), limit=limit) == mine
+        assert await store.heads(HeadFilter(environment="none")) == []
 
     async def test_a_listing_goes_on_after_a_head_that_changed_or_is_gone(self, store: Store) -> None:
         for number in range(6):
@@ -60,9 +59,9 @@ class ListingPromises(Suite):
         whole = [head.id for head in await store.heads()]
         first = await store.heads(limit=2)
         await append(store, first[-1].id, 2, expires=first[-1].expires)
-        second = await store.heads(before=first[-1], limit=2)
+        second = await store.heads(after=first[-1], limit=2)
         await store.sweep(LATER)
-        third = await store.heads(before=second[-1])
+        third = await store.heads(after=second[-1])
         assert [head.id for head in [*first, *second]] == whole[:4]
         assert [head.id for head in third] == [session for session in whole[4:] if session not in ("room 2", "room 4")]
 
@@ -93,7 +92,7 @@ class ListingPromises(Suite):
                 reward=expected.reward if reward is None else reward,
             )
             assert await store.head("room") == (await store.load("room")).head == expected
-            assert await store.heads() == await store.find_heads() == [expected]
+            assert await store.heads() == [expected]
         leased = await store.lease("room", "me", now=NOW, until=LATER)
         assert (leased.phase, leased.reward) == ("", 1e300)
 
@@ -164,9 +163,9 @@ class ListingPromises(Suite):
             judged = sorted(
                 (head for head in found if head.reward is not None), key=lambda head: (head.reward, head.age)
             )
-            assert await find_all(store, each, "newest", limit) == found
-            assert await find_all(store, each, "oldest", limit) == found[::-1]
-            assert await find_all(store, each, "reward", limit) == judged[::-1]
+            assert await list_all(store, each, limit=limit) == found
+            assert await list_all(store, each, "oldest", limit=limit) == found[::-1]
+            assert await list_all(store, each, "reward", limit=limit) == judged[::-1]
 
     @pytest.mark.parametrize("order", ORDERS)
     async def test_pages_miss_none_and_repeat_none_while_sessions_are_created(self, store: Store, order: Order) -> None:
@@ -179,11 +178,11 @@ class ListingPromises(Suite):
             return f"room {number}"
 
         there = {await create() for _ in range(30)}
-        found = await store.find_heads(wanted, order=order, limit=4)
+        found = await store.heads(wanted, order=order, limit=4)
         page = found
         while page:
             more = [asyncio.create_task(create()) for _ in range(4 if len(found) < 40 else 0)]
-            page = await store.find_heads(wanted, order=order, after=found[-1], limit=4)
+            page = await store.heads(wanted, order=order, after=found[-1], limit=4)
             await asyncio.gather(*more)
             found += page
         ids = [head.id for head in found]

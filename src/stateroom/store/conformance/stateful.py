@@ -218,10 +218,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def look_around(self) -> None:
-        self.both("heads", environment=None)
+        self.both("heads")
         live = HeadFilter(status="live", at=self.now, phase="done")
-        self.both("find_heads", wanted=live, order="oldest")
-        self.both("find_heads", wanted=HeadFilter(min_reward=0.0), order="reward")
+        self.both("heads", wanted=live, order="oldest")
+        self.both("heads", wanted=HeadFilter(min_reward=0.0), order="reward")
         self.both("count", now=self.now)
         self.both("orphans")
 

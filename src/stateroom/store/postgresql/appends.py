@@ -10,16 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import attrgetter
 
-from stateroom.errors import (
-    Conflict,
-    DuplicateCall,
-    SessionClosed,
-    SessionExpired,
-    StateroomError,
-    StoreError,
-    StoreUnavailable,
-    UnknownSession,
-)
+from stateroom.errors import StoreError, StoreUnavailable
 from stateroom.store.concurrency import first_batch
 from stateroom.store.postgresql.connection import Pool
 from stateroom.store.postgresql.statements import (
@@ -41,7 +32,7 @@ from stateroom.store.postgresql.statements import (
     whole,
     whole_item,
 )
-from stateroom.store.records import Commit, Snapshot
+from stateroom.store.records import Commit, Snapshot, refusal
 
 MAX_BATCH = 256
 """Most appends in a batch."""
@@ -145,10 +136,10 @@ class Appends:
         try:
             async with self._pool.link() as link:
                 if len(batch) == 1:
-                    ((letters,),) = await link.ask(self._sql.append_one, _one(batch[0]))
+                    ((words,),) = await link.ask(self._sql.append_one, _one(batch[0]))
                 else:
-                    ((letters,),) = await link.ask(self._sql.append, _many(batch))
-            _report(batch, letters)
+                    ((words,),) = await link.ask(self._sql.append, _many(batch))
+            _report(batch, words.split())
         except StoreError as error:
             if len(batch) == 1 or isinstance(error, StoreUnavailable):
                 _fail(batch, error)
@@ -215,26 +206,11 @@ def _fail(batch: Sequence[PendingAppend], error: Exception) -> None:
             append.done.set_exception(error)
 
 
-def _report(batch: Sequence[PendingAppend], letters: str) -> None:
-    for append, letter in zip(batch, letters, strict=True):
+def _report(batch: Sequence[PendingAppend], words: Sequence[str]) -> None:
+    for append, word in zip(batch, words, strict=True):
         if append.done.done():
             continue
-        if letter == ".":
+        if word == "done":
             append.done.set_result(None)
         else:
-            append.done.set_exception(_refusal(append, letter))
-
-
-def _refusal(append: PendingAppend, letter: str) -> StateroomError:
-    session, entry = append.session, append.entry
-    match letter:
-        case "u":
-            return UnknownSession(session)
-        case "c":
-            return SessionClosed(session)
-        case "e":
-            return SessionExpired(session)
-        case "d":
-            return DuplicateCall(session, str(entry.call_id))
-        case _:
-            return Conflict(session, entry.revision - 1)
+            append.done.set_exception(refusal(word, append.session, append.entry))

@@ -6,19 +6,13 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from stateroom.errors import BadData, UnknownSession
+from stateroom.errors import UnknownSession
 from stateroom.store.contract import Maintenance, Store
-from stateroom.store.head_filter import ALL
+from stateroom.store.head_filter import ALL_SESSIONS
 from stateroom.store.postgresql.connection import LONG, PostgresLink, transaction
-from stateroom.store.postgresql.statements import (
-    Statements,
-    place_of_row,
-    text,
-    to_entry,
-    to_head,
-    to_text,
-)
-from stateroom.store.records import Record, Size, Snapshot, shown
+from stateroom.store.postgresql.statements import READER, Statements, place_of_row, text
+from stateroom.store.records import Record, Size, Snapshot, lost_fork, lost_parts
+from stateroom.store.tables import shown
 
 HEADS_AT_ONCE = 1_000
 
@@ -43,10 +37,10 @@ class PostgreSQLMaintenance(Maintenance):
         if not heads:
             raise UnknownSession(session)
         return Record(
-            to_head(heads[0]),
-            [to_entry(session, row) for row in entries],
+            READER.head(heads[0]),
+            [READER.entry(session, row) for row in entries],
             [Snapshot(*row) for row in snapshots],
-            {to_text(digest): body for digest, body in blobs},
+            {READER.to_text(digest): body for digest, body in blobs},
         )
 
     async def sizes(self) -> dict[str, Size]:
@@ -59,24 +53,17 @@ class PostgreSQLMaintenance(Maintenance):
         async with self._link() as link:
             for table, statement in self._sql.orphans.items():
                 rows = await link.ask(statement, (), LONG)
-                found += [f"{table} of session {shown(session)!r}, which is gone: {count}" for session, count in rows]
+                found += [f"{lost_parts(table, shown(session))}: {count}" for session, count in rows]
             forks = await link.ask(self._sql.lost_forks, (), LONG)
-            found += [
-                f"session {shown(fork)!r}, forked from session {shown(parent)!r}, which is gone"
-                for fork, parent in forks
-            ]
+            found += [lost_fork(shown(fork), shown(parent)) for fork, parent in forks]
             return found + await self._damages(link)
 
     async def _damages(self, link: PostgresLink) -> list[str]:
         """The errors of the heads that cannot be read."""
         found: list[str] = []
         last: tuple[bytes, ...] = ()
-        while rows := await link.ask(*self._sql.heads(ALL, "newest", last, HEADS_AT_ONCE), LONG):
-            for row in rows:
-                try:
-                    to_head(row)
-                except BadData as error:
-                    found.append(str(error))
+        while rows := await link.ask(*self._sql.heads(ALL_SESSIONS, "newest", last, HEADS_AT_ONCE), LONG):
+            found += READER.damages(rows)
             last = place_of_row(rows[-1], "newest")
         return found
 

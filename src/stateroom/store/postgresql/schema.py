@@ -13,6 +13,7 @@ from zlib import crc32
 from stateroom.errors import ForeignStore, StoreUnavailable
 from stateroom.store.postgresql.connection import LONG, PostgresLink, transaction
 from stateroom.store.postgresql.statements import TEXT, array, in_schema, text_item, whole
+from stateroom.store.records import check_version
 
 TABLES = """
 CREATE TABLE @.sessions (
@@ -70,8 +71,7 @@ ALTER TABLE @.blobs ALTER COLUMN body SET STORAGE EXTERNAL;
 """
 
 APPEND = """
--- Adds an entry to a session. Returns `.` if it was added, else why not: `u` unknown session, `c` closed, `e` expired,
--- `d` duplicate call, `x` conflict.
+-- Adds an entry to a session. Returns 'done' if it was added, else why not.
 CREATE FUNCTION @.append_one(
     wanted bytea, next_revision bigint, given_fence bigint, given_kind bytea, given_at float8, given_body bytea,
     given_call_id bytea, new_expires float8, closes boolean, new_phase bytea, new_reward float8,
@@ -87,12 +87,12 @@ BEGIN
         AND NOT EXISTS (SELECT FROM @.entries WHERE session = wanted AND call_id = given_call_id);
     IF NOT FOUND THEN
         SELECT CASE
-            WHEN closed THEN 'c'
-            WHEN expires <= given_at THEN 'e'
-            WHEN EXISTS (SELECT FROM @.entries WHERE session = wanted AND call_id = given_call_id) THEN 'd'
-            ELSE 'x'
+            WHEN closed THEN 'closed'
+            WHEN expires <= given_at THEN 'expired'
+            WHEN EXISTS (SELECT FROM @.entries WHERE session = wanted AND call_id = given_call_id) THEN 'duplicate'
+            ELSE 'conflict'
         END INTO refusal FROM @.sessions WHERE id = wanted;
-        RETURN coalesce(refusal, 'u');
+        RETURN coalesce(refusal, 'unknown');
     END IF;
     INSERT INTO @.entries (session, revision, kind, at, body, call_id)
     VALUES (wanted, next_revision, given_kind, given_at, given_body, given_call_id);
@@ -105,10 +105,10 @@ BEGIN
         SELECT wanted, given.* FROM unnest(blob_digests, blob_bodies) AS given
         ON CONFLICT DO NOTHING;
     END IF;
-    RETURN '.';
+    RETURN 'done';
 END $$;
 
--- The same for several sessions, one entry for each; returns a letter for each. `last_blobs` says where the blobs of
+-- The same for several sessions, one entry for each; returns a word for each. `last_blobs` says where the blobs of
 -- each end. Every worker sorts the ids in the same order, and heads are locked in it, so that batches never deadlock.
 CREATE FUNCTION @.append(
     ids bytea[], revisions bigint[], fences bigint[], kinds bytea[], times float8[], bodies bytea[], call_ids bytea[],
@@ -116,24 +116,24 @@ CREATE FUNCTION @.append(
     snapshot_revisions bigint[], snapshot_bodies bytea[], blob_digests bytea[], blob_bodies bytea[], last_blobs bigint[]
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-    letters text := '';
+    words text := '';
     first_blob bigint := 1;
 BEGIN
     FOR i IN 1 .. cardinality(ids) LOOP
-        letters := letters || @.append_one(
+        words := words || ' ' || @.append_one(
             ids[i], revisions[i], fences[i], kinds[i], times[i], bodies[i], call_ids[i], expiries[i], closings[i],
             phases[i], rewards[i], snapshot_revisions[i], snapshot_bodies[i],
             blob_digests[first_blob:last_blobs[i]], blob_bodies[first_blob:last_blobs[i]]
         );
         first_blob := last_blobs[i] + 1;
     END LOOP;
-    RETURN letters;
+    RETURN words;
 END $$;
 """
 
 CREATE = """
--- Adds a session. Returns NULL if it was added; else `t` the id is taken, `u` there is no such parent, `r` the parent
--- has not reached the revision. The parent is locked against removal, and nothing else.
+-- Adds a session. Returns NULL if it was added; else 'taken', or 'unknown' if there is no such parent, or 'revision' if
+-- that has not reached the revision. The parent is locked against removal, and nothing else.
 CREATE FUNCTION @.create_session(
     new_id bytea, new_environment bytea, new_owner bytea, new_created float8, new_expires float8, new_revision bigint,
     new_closed boolean, new_parent bytea, new_parent_revision bigint, new_fence bigint, new_holder bytea,
@@ -145,14 +145,14 @@ DECLARE
     reached bigint;
 BEGIN
     IF EXISTS (SELECT FROM @.sessions WHERE id = new_id) THEN
-        RETURN 't';
+        RETURN 'taken';
     END IF;
     IF new_parent IS NOT NULL THEN
         SELECT revision INTO reached FROM @.sessions WHERE id = new_parent FOR KEY SHARE;
         IF reached IS NULL THEN
-            RETURN 'u';
+            RETURN 'unknown';
         ELSIF reached < new_parent_revision THEN
-            RETURN 'r';
+            RETURN 'revision';
         END IF;
     END IF;
     INSERT INTO @.sessions (
@@ -163,7 +163,7 @@ BEGIN
         new_parent_revision, new_fence, new_holder, new_leased_until, new_phase, new_reward
     ) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN  -- another worker was quicker
-        RETURN 't';
+        RETURN 'taken';
     END IF;
     INSERT INTO @.entries (session, revision, kind, at, body, call_id)
     SELECT new_id, given.* FROM unnest(revisions, kinds, times, bodies, call_ids) AS given;
@@ -283,11 +283,7 @@ async def _version(link: PostgresLink, schema: str) -> int:
     if not await _tables(link, schema, "stateroom_migrations"):
         return 0
     ((version,),) = await link.ask(in_schema("SELECT coalesce(max(version), 0) FROM @.stateroom_migrations", schema))
-    if version > len(MIGRATIONS):
-        raise ForeignStore(
-            f"the schema {schema!r} was written by a newer Stateroom (store version {version}; this one reads "
-            f"{len(MIGRATIONS)}); upgrade"
-        )
+    check_version(f"the schema {schema!r}", version, len(MIGRATIONS))
     return int(version)
 
 

@@ -8,19 +8,21 @@ compare by code points, whatever its collation.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from struct import Struct, error
 from typing import Any, get_args, get_type_hints
 
 from msgspec.structs import astuple
 
-from stateroom.errors import BadData, StoreError
-from stateroom.store.head_filter import HeadFilter, Order, select_heads
-from stateroom.store.records import DAMAGE, ENTRY_COLUMNS, HEAD_COLUMNS, Entry, Head, Snapshot, damaged, head_of_row
+from stateroom.errors import StoreError
+from stateroom.store.head_filter import HeadFilter, Order
+from stateroom.store.records import Entry, Head, Snapshot
+from stateroom.store.tables import ENTRY_COLUMNS, HEAD_COLUMNS, PARTS, RowReader, select_heads
 
 Value = bytes | None
+
+READER = RowReader(lambda kept: kept.decode("utf-8", "surrogatepass"))
 
 COLUMNS = len(Head.__struct_fields__)
 """Of a head."""
@@ -45,10 +47,6 @@ def text(value: str) -> bytes:
 
 def text_or_none(value: str | None) -> Value:
     return None if value is None else text(value)
-
-
-def to_text(kept: bytes) -> str:
-    return kept.decode("utf-8", "surrogatepass")
 
 
 def whole(value: int) -> bytes:
@@ -125,21 +123,10 @@ def head_values(head: Head) -> list[Value]:
     return [None if value is None else encode(value) for encode, value in values]
 
 
-def to_head(row: Sequence[Any]) -> Head:
-    return head_of_row(row, to_text)
-
-
 def place_of_row(row: Sequence[Any], order: Order) -> tuple[bytes, ...]:
     """The place of a row of a head in a list; the row may be damaged."""
     age = real(row[3]), row[0]
     return (real(row[-1]), *age) if order == "reward" else age
-
-
-def readable(rows: Iterable[Sequence[Any]]) -> Iterator[Head]:
-    """The heads that are not damaged; `orphans` reports the others."""
-    for row in rows:
-        with suppress(BadData):
-            yield to_head(row)
 
 
 def entry_columns(entries: Sequence[Entry]) -> list[Value]:
@@ -151,14 +138,6 @@ def entry_columns(entries: Sequence[Entry]) -> list[Value]:
         array(BYTES, [bytes_item(entry.body) for entry in entries]),
         array(BYTES, [text_item(entry.call_id) for entry in entries]),
     ]
-
-
-def to_entry(session: str, row: Sequence[Any]) -> Entry:
-    revision, kind, at, body, call_id = row
-    try:
-        return Entry(revision, to_text(kind), at, body, None if call_id is None else to_text(call_id))
-    except DAMAGE as error:
-        raise damaged(session, error) from error
 
 
 def snapshot_columns(snapshots: Sequence[Snapshot]) -> list[Value]:
@@ -179,9 +158,6 @@ def blob_columns(blobs: Iterable[tuple[str, bytes]]) -> list[Value]:
 
 
 # Statements.
-
-PARTS = ("entries", "snapshots", "blobs")
-"""The tables whose rows belong to a session."""
 
 
 def in_schema(sql: str, schema: str) -> bytes:

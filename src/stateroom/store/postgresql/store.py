@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from stateroom.errors import SessionLeased, StoreError, StoreUnavailable, UnknownSession
 from stateroom.store.contract import Store
-from stateroom.store.head_filter import ALL, HeadFilter, Order, place_of
+from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, place_of
 from stateroom.store.postgresql.appends import Appends, PendingAppend
 from stateroom.store.postgresql.connection import (
     LONG,
@@ -25,6 +25,7 @@ from stateroom.store.postgresql.schema import set_up
 from stateroom.store.postgresql.statements import (
     BYTES,
     COLUMNS,
+    READER,
     Statements,
     Value,
     array,
@@ -32,14 +33,10 @@ from stateroom.store.postgresql.statements import (
     entry_columns,
     head_values,
     place_of_row,
-    readable,
     real,
     snapshot_columns,
     text,
     text_item,
-    to_entry,
-    to_head,
-    to_text,
     to_value,
     whole,
 )
@@ -121,13 +118,13 @@ class PostgreSQLStore(Store):
         head = record.head
         parts = (*snapshot_columns(record.snapshots), *blob_columns(record.blobs.items()))
         values = (*head_values(head), *entry_columns(record.entries), *parts)
-        ((letter,),) = await self._ask(self._sql.create, *values)
-        match letter:
-            case "t":
+        ((refusal,),) = await self._ask(self._sql.create, *values)
+        match refusal:
+            case "taken":
                 head.check_replaces(head, new=True)
-            case "u":
+            case "unknown":
                 raise UnknownSession(str(head.parent))
-            case "r":
+            case "revision":
                 head.check_parent(-1)
 
     async def _restore(self, record: Record) -> None:
@@ -136,7 +133,7 @@ class PostgreSQLStore(Store):
         async with self.link() as link, transaction(link):
             kept = await link.ask(sql.lock, [key], LONG)
             if kept:
-                head.check_replaces(to_head(kept[0]), new=False)
+                head.check_replaces(READER.head(kept[0]), new=False)
             if head.parent is not None:
                 parent = await link.ask(sql.keep, [text(head.parent)], LONG)
                 if not parent:
@@ -167,7 +164,7 @@ class PostgreSQLStore(Store):
             while not (rows := await link.ask(self._sql.lease, values)):
                 if (await self._head(link, session)).leased(now):  # else it was released in between
                     raise SessionLeased(session)
-        return to_head(rows[0])
+        return READER.head(rows[0])
 
     async def release(self, session: str, holder: str) -> None:
         async with self.link() as link:
@@ -203,26 +200,21 @@ class PostgreSQLStore(Store):
         rows = await link.ask(self._sql.head, [text(session)])
         if not rows:
             raise UnknownSession(session)
-        return to_head(rows[0])
+        return READER.head(rows[0])
 
     async def head(self, session: str) -> Head:
         async with self.link() as link:
             return await self._head(link, session)
 
     async def heads(
-        self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
-    ) -> list[Head]:
-        return await self.find_heads(HeadFilter(environment=environment), after=before, limit=limit)
-
-    async def find_heads(
-        self, wanted: HeadFilter = ALL, *, order: Order = "newest", after: Head | None = None, limit: int = 100
+        self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
         last = () if after is None else tuple(map(to_value, place_of(after, order)))
         found: list[Head] = []
         while True:  # more than once if damaged heads are passed over
             statement, values = self._sql.heads(wanted, order, last, limit)
             rows = await self._ask(statement, *values)
-            found += readable(rows)
+            found += READER.heads(rows)
             if len(found) >= limit or len(rows) < limit:
                 return found[:limit]
             last = place_of_row(rows[-1], order)
@@ -232,33 +224,33 @@ class PostgreSQLStore(Store):
             rows = await link.ask(self._sql.children, [text(session)])
             if not rows:
                 await self._head(link, session)
-        return list(readable(rows))
+        return list(READER.heads(rows))
 
     async def load(self, session: str, at: int | None = None) -> Loaded:
         rows = await self._ask(self._sql.load, text(session), None if at is None else whole(at))
         if not rows:
             raise UnknownSession(session)
         first, *parts = rows
-        head, snapshot = to_head(first[:COLUMNS]), None
+        head, snapshot = READER.head(first[:COLUMNS]), None
         parts = [part[COLUMNS:] for part in parts]
         if parts and parts[0][1] is None:  # its kind
             snapshot = Snapshot(parts[0][0], parts[0][3])
             del parts[0]
-        return Loaded(head, snapshot, [to_entry(session, part) for part in parts])
+        return Loaded(head, snapshot, [READER.entry(session, part) for part in parts])
 
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
         last = None if until is None else whole(until)
         rows = await self._ask_of(session, self._sql.entries, whole(after), last)
-        return [to_entry(session, row) for row in rows]
+        return [READER.entry(session, row) for row in rows]
 
     async def find_call(self, session: str, call_id: str) -> Entry | None:
         rows = await self._ask_of(session, self._sql.find_call, text(call_id))
-        return to_entry(session, rows[0]) if rows else None
+        return READER.entry(session, rows[0]) if rows else None
 
     async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
         wanted = None if digests is None else array(BYTES, [text_item(digest) for digest in digests])
         rows = await self._ask_of(session, self._sql.blobs, wanted)
-        return {to_text(digest): body for digest, body in rows}
+        return {READER.to_text(digest): body for digest, body in rows}
 
     async def _ask_of(self, session: str, statement: bytes, *values: Value) -> list[Row]:
         """Parts of a session."""

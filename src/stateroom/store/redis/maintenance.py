@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from stateroom.errors import BadData, UnknownSession
 from stateroom.store.concurrency import Gate
 from stateroom.store.contract import Maintenance, Store
-from stateroom.store.records import Head, Record, Size, Snapshot
+from stateroom.store.records import Head, Record, Size, Snapshot, lost_fork, lost_parts
 from stateroom.store.redis.connection import RedisLink
 from stateroom.store.redis.layout import HEAD, from_member, to_member, unpack_entry, unpack_head
 from stateroom.store.redis.lifetime import Lifetimes, SessionIndex, batches
@@ -95,7 +95,7 @@ class RedisMaintenance(Maintenance):
         indexed = set(await self._index.all())
         born = {to_member(head.id, birth): head for head, birth in there.sessions.values()}
         found = [*there.damages.values()]
-        found += [f"{what} of session {session!r}, which is gone" for session, what in there.parts_alone()]
+        found += [lost_parts(what, session) for session, what in there.parts_alone()]
         for session in sorted(from_member(member)[0] for member in indexed - born.keys()):
             if session not in there.damages:
                 found.append(f"session {session!r} in the index, which is gone")
@@ -105,7 +105,7 @@ class RedisMaintenance(Maintenance):
             if head.parent is None or head.parent in there.damages:
                 continue
             if head.parent not in there.sessions:
-                found.append(f"session {head.id!r}, forked from session {head.parent!r}, which is gone")
+                found.append(lost_fork(head.id, head.parent))
             elif member not in there.forks[head.parent]:
                 found.append(f"session {head.id!r}, which its parent {head.parent!r} does not know of")
         for session, members in there.forks.items():

@@ -6,20 +6,22 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Self
 
-from stateroom.errors import (
-    Conflict,
-    DuplicateCall,
-    ForeignStore,
-    SessionClosed,
-    SessionExpired,
-    SessionLeased,
-    StateroomError,
-    StoreUnavailable,
-    UnknownSession,
-)
+from stateroom.errors import ForeignStore, UnknownSession
 from stateroom.store.concurrency import Gate
 from stateroom.store.contract import Store
-from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size, Snapshot, no_snapshot
+from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, filter_newest
+from stateroom.store.records import (
+    Commit,
+    Entry,
+    Head,
+    Loaded,
+    Record,
+    Size,
+    Snapshot,
+    check_version,
+    no_snapshot,
+    refusal,
+)
 from stateroom.store.redis.address import parse_address
 from stateroom.store.redis.connection import RedisLink, Word
 from stateroom.store.redis.layout import (
@@ -124,7 +126,7 @@ class RedisStore(Store):
                 await self._lifetimes.hold(session, answer)
                 answer = await self._link.run(APPEND, keys, *words)
             if isinstance(answer, bytes):
-                raise _refusal(answer, session, entry)
+                raise refusal(answer.decode(), session, entry)
             if answer is not None:
                 await self._lifetimes.take_note(session, answer)
 
@@ -134,7 +136,7 @@ class RedisStore(Store):
             while is_held_back(answer := await self._link.run(TOUCH, keys, time(now), time(expires))):
                 await self._lifetimes.hold(session, answer)
             if isinstance(answer, bytes):
-                raise _refusal(answer, session)
+                raise refusal(answer.decode(), session)
             if answer is not None:
                 await self._lifetimes.take_note(session, answer)
 
@@ -142,14 +144,14 @@ class RedisStore(Store):
         with self._gate:
             answer = await self._link.run(LEASE, (self._keys(session).session,), holder, time(now), time(until))
             if isinstance(answer, bytes):
-                raise _refusal(answer, session)
+                raise refusal(answer.decode(), session)
             return unpack_head(session, answer)
 
     async def release(self, session: str, holder: str) -> None:
         with self._gate:
             answer = await self._link.run(RELEASE, (self._keys(session).session,), holder, time(0.0))
             if answer is not None:
-                raise _refusal(answer, session)
+                raise refusal(answer.decode(), session)
 
     # Reading.
 
@@ -161,23 +163,24 @@ class RedisStore(Store):
             return unpack_head(session, fields)
 
     async def heads(
-        self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
+        self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
         with self._gate:
-            found: list[Head] = []
-            start, newest = 0, "+inf" if before is None else time(before.created)
-            while len(found) < limit:
-                page = await self._index.page(environment, newest, start, limit)
-                members = [
-                    member
-                    for member, created in page
-                    if before is None or (created, from_member(member)[0]) < (before.created, before.id)
-                ]
-                found += await self._lifetimes.heads(members)
-                if len(page) < limit:
-                    break
-                start += limit
-            return found[:limit]
+            return await filter_newest(self._newest, wanted, order, after, limit)
+
+    async def _newest(self, environment: str | None, after: Head | None, limit: int) -> list[Head]:
+        heads: list[Head] = []
+        start, newest = 0, "+inf" if after is None else time(after.created)
+        while len(heads) < limit:
+            page = await self._index.page(environment, newest, start, limit)
+            members = [
+                member for member, created in page if after is None or (created, from_member(member)[0]) < after.age
+            ]
+            heads += await self._lifetimes.heads(members)
+            if len(page) < limit:
+                break
+            start += limit
+        return heads[:limit]
 
     async def children(self, session: str) -> list[Head]:
         with self._gate:
@@ -187,7 +190,7 @@ class RedisStore(Store):
             )
             if not there:
                 raise UnknownSession(session)
-            return sorted(await self._lifetimes.heads(list(members)), key=lambda head: (head.created, head.id))
+            return sorted(await self._lifetimes.heads(list(members)), key=lambda head: head.age)
 
     async def load(self, session: str, at: int | None = None) -> Loaded:
         with self._gate:
@@ -206,14 +209,14 @@ class RedisStore(Store):
         last = "" if until is None else str(until)
         answer = await self._link.run(READ, (keys.session, keys.snapshots), last, after)
         if isinstance(answer, bytes):
-            raise _refusal(answer, session)
+            raise refusal(answer.decode(), session)
         return answer
 
     async def find_call(self, session: str, call_id: str) -> Entry | None:
         with self._gate:
             answer = await self._link.run(FIND_CALL, (self._keys(session).session,), f"c:{call_id}")
             if isinstance(answer, bytes):
-                raise _refusal(answer, session)
+                raise refusal(answer.decode(), session)
             return None if answer is None else unpack_entry(session, answer[0])
 
     async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
@@ -243,7 +246,7 @@ class RedisStore(Store):
             if answer == b"revision":
                 raise no_snapshot(session, below)
             if isinstance(answer, bytes):
-                raise _refusal(answer, session)
+                raise refusal(answer.decode(), session)
             return int(answer)
 
     async def sweep(self, now: float) -> int:
@@ -263,26 +266,4 @@ async def _check_version(link: RedisLink, key: str) -> None:
         found = await link.run(VERSION_OF, (key,))
     if not found.isdigit():
         raise ForeignStore(f"{link.place}: the key {key} is not Stateroom's; choose another prefix=... in the URL")
-    if int(found) > VERSION:
-        raise ForeignStore(
-            f"{link.place}: the key {key} was written by a newer Stateroom (store version {int(found)}; this one reads "
-            f"{VERSION}); upgrade"
-        )
-
-
-def _refusal(word: bytes, session: str, entry: Entry | None = None) -> StateroomError:
-    """The error for a script's answer."""
-    match word:
-        case b"unknown":
-            return UnknownSession(session)
-        case b"closed":
-            return SessionClosed(session)
-        case b"expired":
-            return SessionExpired(session)
-        case b"leased":
-            return SessionLeased(session)
-        case b"duplicate" if entry is not None:
-            return DuplicateCall(session, str(entry.call_id))
-        case b"conflict" if entry is not None:
-            return Conflict(session, entry.revision - 1)
-    raise StoreUnavailable(f"unexpected answer of Redis: {word!r}")
+    check_version(f"{link.place}: the key {key}", int(found), VERSION)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import msgspec
 
-from stateroom.errors import Conflict, DuplicateCall, StateroomError, StoreError, StoreUnavailable
+from stateroom.errors import Conflict, StateroomError, StoreError, StoreUnavailable
 from stateroom.store.records import Commit
 from stateroom.store.sqlite.file import code_of
 from stateroom.store.sqlite.rows import INSERT_SNAPSHOT, RENEW, SET_INDEXED, find_call, insert_blobs, read_head
@@ -37,13 +37,11 @@ class AppendJob(msgspec.Struct, frozen=True):
     def work(self, connection: sqlite3.Connection) -> None:
         """Write this append alone, or raise what is wrong with it."""
         session, entry = self.commit.session, self.commit.entry
-        try:
-            _append_all([self.commit], connection)
-        except sqlite3.IntegrityError:
-            read_head(connection, session).check_live(entry.at)
-            if entry.call_id is not None and find_call(connection, session, entry.call_id):
-                raise DuplicateCall(session, entry.call_id) from None
-            raise Conflict(session, entry.revision - 1) from None
+        with suppress(sqlite3.IntegrityError):
+            return _append_all([self.commit], connection)
+        duplicate = entry.call_id is not None and find_call(connection, session, entry.call_id) is not None
+        read_head(connection, session).check_next(self.commit, duplicate=duplicate)
+        raise Conflict(session, entry.revision - 1)
 
 
 class OtherJob(msgspec.Struct, frozen=True):

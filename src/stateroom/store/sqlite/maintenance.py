@@ -6,10 +6,11 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from stateroom.errors import BadData, StoreUnavailable
-from stateroom.store.records import HEAD_COLUMNS, Record, Size, Snapshot, shown
+from stateroom.errors import StoreUnavailable
+from stateroom.store.records import Record, Size, Snapshot, lost_fork, lost_parts
 from stateroom.store.sqlite.file import connect
-from stateroom.store.sqlite.rows import PARTS, measure, read_blobs, read_entries, read_head, to_head
+from stateroom.store.sqlite.rows import READER, measure, read_blobs, read_entries, read_head
+from stateroom.store.tables import HEAD_COLUMNS, PARTS, shown
 
 PAGES_AT_ONCE = 500
 """Free pages that are given back in one transaction; other jobs can come between two."""
@@ -42,19 +43,12 @@ def orphans(connection: sqlite3.Connection) -> list[str]:
             f"SELECT session, count(*) FROM {table} WHERE session NOT IN (SELECT id FROM sessions) "
             "GROUP BY session ORDER BY session"
         )
-        found += [f"{table} of session {shown(session)!r}, which is gone: {count}" for session, count in rows]
+        found += [f"{lost_parts(table, shown(session))}: {count}" for session, count in rows]
     forks = connection.execute(
         "SELECT id, parent FROM sessions WHERE parent NOT IN (SELECT id FROM sessions) ORDER BY id"
     )
-    found += [
-        f"session {shown(fork)!r}, forked from session {shown(parent)!r}, which is gone" for fork, parent in forks
-    ]
-    for row in connection.execute(f"SELECT {HEAD_COLUMNS} FROM sessions ORDER BY id"):
-        try:
-            to_head(row)
-        except BadData as error:
-            found.append(str(error))
-    return found
+    found += [lost_fork(shown(fork), shown(parent)) for fork, parent in forks]
+    return [*found, *READER.damages(connection.execute(f"SELECT {HEAD_COLUMNS} FROM sessions ORDER BY id"))]
 
 
 def remove_orphans(connection: sqlite3.Connection) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from stateroom.errors import StateroomError, StoreUnavailable, UnknownStore
 from stateroom.store.concurrency import first_batch
 from stateroom.store.contract import Maintenance, Store
-from stateroom.store.head_filter import ALL, HeadFilter, Order
+from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order
 from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size
 from stateroom.store.sqlite import maintenance, rows
 from stateroom.store.sqlite.file import connect
@@ -76,12 +76,7 @@ class SQLiteStore(Store):
         return await self._thread.read(rows.read_head, session)
 
     async def heads(
-        self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
-    ) -> list[Head]:
-        return await self.find_heads(HeadFilter(environment=environment), after=before, limit=limit)
-
-    async def find_heads(
-        self, wanted: HeadFilter = ALL, *, order: Order = "newest", after: Head | None = None, limit: int = 100
+        self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
         return await self._thread.read(rows.list_heads, wanted, order, after, limit)
 

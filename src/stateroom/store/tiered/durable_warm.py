@@ -29,6 +29,7 @@ from stateroom.errors import (
     UnknownStore,
 )
 from stateroom.store.contract import Maintenance, Store
+from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, filter_newest, page_of
 from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size
 from stateroom.store.tiered.families import Families, Idleness
 from stateroom.store.tiered.marks import BURIED, Mark, is_buried, kind_of, mark_of, visible
@@ -174,13 +175,17 @@ class DurableWarmStore(Store):
         return await self.read(session, ask)
 
     async def heads(
-        self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
+        self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
+        return await filter_newest(self._newest, wanted, order, after, limit)
+
+    async def _newest(self, environment: str | None, after: Head | None, limit: int) -> list[Head]:
         # In this order, a session that moves meanwhile is in both lists rather than in none.
-        warm = await self.warm.heads(environment=environment, before=before, limit=limit)
-        cold = await self.cold.heads(environment=environment, before=before, limit=limit)
-        found = {head.id: visible(head) for head in (*cold, *warm) if not is_buried(head)}
-        return sorted(found.values(), key=lambda head: head.age, reverse=True)[:limit]
+        wanted = HeadFilter(environment=environment)
+        warm = await self.warm.heads(wanted, after=after, limit=limit)
+        cold = await self.cold.heads(wanted, after=after, limit=limit)
+        heads = {head.id: visible(head) for head in (*cold, *warm) if not is_buried(head)}
+        return page_of(heads.values(), "newest", None, limit)
 
     async def children(self, session: str) -> list[Head]:
         async def ask(tier: Store) -> list[Head]:
@@ -291,7 +296,7 @@ class DurableWarmStore(Store):
 
     async def _let_losses_expire(self, now: float) -> None:
         """Check the next few of the cold tier's heads: copies of lost sessions expire too."""
-        page = await self.cold.heads(before=self._looked_at, limit=LOOKED_AT)
+        page = await self.cold.heads(after=self._looked_at, limit=LOOKED_AT)
         self._looked_at = page[-1] if len(page) == LOOKED_AT else None
         for head in page:
             mark = mark_of(head)
