@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
@@ -159,6 +159,13 @@ class Head(msgspec.Struct, frozen=True, gc=False):
         if self.closed:
             return "closed"
         return "expired" if self.expires <= now else "live"
+
+
+HEAD_TYPES: dict[str, type] = {
+    name: next(kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and kind is not type(None))
+    for name, hint in get_type_hints(Head).items()
+}
+"""The fields of a head, and the type of each where it is not None."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

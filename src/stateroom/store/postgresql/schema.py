@@ -135,59 +135,45 @@ CREATE = """
 -- Adds a session. Returns NULL if it was added; else 'taken', or 'unknown' if there is no such parent, or 'revision' if
 -- that has not reached the revision. The parent is locked against removal, and nothing else.
 CREATE FUNCTION @.create_session(
-    new_id bytea, new_environment bytea, new_owner bytea, new_created float8, new_expires float8, new_revision bigint,
-    new_closed boolean, new_parent bytea, new_parent_revision bigint, new_fence bigint, new_holder bytea,
-    new_leased_until float8, new_phase bytea, new_reward float8,
-    revisions bigint[], kinds bytea[], times float8[], bodies bytea[], call_ids bytea[],
+    head @.sessions, revisions bigint[], kinds bytea[], times float8[], bodies bytea[], call_ids bytea[],
     snapshot_revisions bigint[], snapshot_bodies bytea[], blob_digests bytea[], blob_bodies bytea[]
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     reached bigint;
 BEGIN
-    IF EXISTS (SELECT FROM @.sessions WHERE id = new_id) THEN
+    IF EXISTS (SELECT FROM @.sessions WHERE id = head.id) THEN
         RETURN 'taken';
     END IF;
-    IF new_parent IS NOT NULL THEN
-        SELECT revision INTO reached FROM @.sessions WHERE id = new_parent FOR KEY SHARE;
+    IF head.parent IS NOT NULL THEN
+        SELECT revision INTO reached FROM @.sessions WHERE id = head.parent FOR KEY SHARE;
         IF reached IS NULL THEN
             RETURN 'unknown';
-        ELSIF reached < new_parent_revision THEN
+        ELSIF reached < head.parent_revision THEN
             RETURN 'revision';
         END IF;
     END IF;
-    INSERT INTO @.sessions (
-        id, environment, owner, created, expires, revision, closed, parent, parent_revision, fence, holder,
-        leased_until, phase, reward
-    ) VALUES (
-        new_id, new_environment, new_owner, new_created, new_expires, new_revision, new_closed, new_parent,
-        new_parent_revision, new_fence, new_holder, new_leased_until, new_phase, new_reward
-    ) ON CONFLICT DO NOTHING;
+    INSERT INTO @.sessions SELECT head.* ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN  -- another worker was quicker
         RETURN 'taken';
     END IF;
     INSERT INTO @.entries (session, revision, kind, at, body, call_id)
-    SELECT new_id, given.* FROM unnest(revisions, kinds, times, bodies, call_ids) AS given;
+    SELECT head.id, given.* FROM unnest(revisions, kinds, times, bodies, call_ids) AS given;
     INSERT INTO @.snapshots (session, revision, body)
-    SELECT new_id, given.* FROM unnest(snapshot_revisions, snapshot_bodies) AS given;
+    SELECT head.id, given.* FROM unnest(snapshot_revisions, snapshot_bodies) AS given;
     INSERT INTO @.blobs (session, digest, body)
-    SELECT new_id, given.* FROM unnest(blob_digests, blob_bodies) AS given;
+    SELECT head.id, given.* FROM unnest(blob_digests, blob_bodies) AS given;
     RETURN NULL;
 END $$;
 """
 
 LOAD = """
-CREATE TYPE @.loaded AS (
-    id bytea, environment bytea, owner bytea, created float8, expires float8, revision bigint, closed boolean,
-    parent bytea, parent_revision bigint, fence bigint, holder bytea, leased_until float8, phase bytea, reward float8,
-    part_revision bigint, kind bytea, at float8, body bytea, call_id bytea
-);
+CREATE TYPE @.loaded AS (head @.sessions, revision bigint, kind bytea, at float8, body bytea, call_id bytea);
 
 -- The first row is a session's head. A row with a body but no kind is its newest snapshot up to a revision, the newest
 -- by default; the others are the entries since up to there, in order. All is of the moment of the query that asks.
 CREATE FUNCTION @.load(wanted bytea, until bigint) RETURNS SETOF @.loaded LANGUAGE plpgsql STABLE AS $$
 DECLARE
     head @.sessions;
-    nothing @.sessions;
     base bigint;
 BEGIN
     SELECT * INTO head FROM @.sessions WHERE id = wanted;
@@ -197,10 +183,10 @@ BEGIN
     until := coalesce(until, head.revision);
     SELECT revision INTO base FROM @.snapshots
     WHERE session = wanted AND revision <= until ORDER BY revision DESC LIMIT 1;
-    RETURN QUERY SELECT head.*, NULL::bigint, NULL::bytea, NULL::float8, NULL::bytea, NULL::bytea;
-    RETURN QUERY SELECT nothing.*, revision, NULL::bytea, NULL::float8, body, NULL::bytea FROM @.snapshots
+    RETURN QUERY SELECT head, NULL::bigint, NULL::bytea, NULL::float8, NULL::bytea, NULL::bytea;
+    RETURN QUERY SELECT NULL::@.sessions, revision, NULL::bytea, NULL::float8, body, NULL::bytea FROM @.snapshots
     WHERE session = wanted AND revision = base;
-    RETURN QUERY SELECT nothing.*, entry.revision, kind, at, body, call_id FROM @.entries AS entry
+    RETURN QUERY SELECT NULL::@.sessions, entry.revision, kind, at, body, call_id FROM @.entries AS entry
     WHERE session = wanted AND entry.revision > coalesce(base, 0) AND entry.revision <= until ORDER BY entry.revision;
 END $$;
 """

@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from struct import Struct, error
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from msgspec.structs import astuple
 
 from stateroom.errors import StoreError
 from stateroom.store.head_filter import HeadFilter, Order
-from stateroom.store.records import Entry, Head, Snapshot
+from stateroom.store.records import HEAD_TYPES, Entry, Head, Snapshot
 from stateroom.store.tables import ENTRY_COLUMNS, HEAD_COLUMNS, PARTS, RowReader, select_heads
 
 Value = bytes | None
@@ -111,10 +111,7 @@ def _too_large(value: int) -> StoreError:
 
 
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {str: text, int: whole, float: real, bool: truth}
-_HEAD_ENCODERS = [
-    next(_ENCODERS[kind] for kind in (hint, *get_args(hint)) if kind in _ENCODERS)
-    for hint in get_type_hints(Head).values()
-]
+_HEAD_ENCODERS = [_ENCODERS[kind] for kind in HEAD_TYPES.values()]
 
 
 def head_values(head: Head) -> list[Value]:
@@ -178,8 +175,8 @@ class Statements:
 
         self.append_one = sql(f"SELECT @.append_one({_marks(15)})")
         self.append = sql(f"SELECT @.append({_marks(16)})")
-        self.create = sql(f"SELECT @.create_session({_marks(23)})")
-        self.load = sql("SELECT * FROM @.load($1, $2)")
+        self.create = sql(f"SELECT @.create_session(ROW({_marks(COLUMNS)})::@.sessions, {_marks(9, COLUMNS + 1)})")
+        self.load = sql(f"SELECT (head).*, {ENTRY_COLUMNS} FROM @.load($1, $2)")
         self.head = sql(f"SELECT {HEAD_COLUMNS} FROM @.sessions WHERE id = $1")
         self.children = sql(f"SELECT {HEAD_COLUMNS} FROM @.sessions WHERE parent = $1 ORDER BY created, id")
         self.count = sql("SELECT count(*) FROM @.sessions WHERE expires > $1 AND NOT closed")
@@ -290,5 +287,5 @@ class Statements:
         return in_schema(f"SELECT {HEAD_COLUMNS} FROM @.sessions {numbered}", self.schema), [*values, whole(limit)]
 
 
-def _marks(count: int) -> str:
-    return ", ".join(f"${number}" for number in range(1, count + 1))
+def _marks(count: int, first: int = 1) -> str:
+    return ", ".join(f"${number}" for number in range(first, first + count))

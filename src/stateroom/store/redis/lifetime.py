@@ -44,15 +44,14 @@ from stateroom.errors import (
 from stateroom.store.records import Entry, Head, Record
 from stateroom.store.redis.connection import RedisLink, Word
 from stateroom.store.redis.layout import (
+    CHANGING,
     HEAD,
     SessionKeys,
-    flag,
     from_member,
     keys_of,
-    number_or_none,
+    optional,
     pack_entry,
     pack_origin,
-    text_or_none,
     time,
     to_member,
     unpack_head,
@@ -255,11 +254,9 @@ class Lifetimes:
 
     async def _put(self, record: Record, birth: str, held: Word = "") -> Any:
         head, keys = record.head, self.keys(record.head.id)
-        words: list[Word] = [birth, pack_origin(head), time(head.created), str(head.revision), time(head.expires)]
-        words += [flag(head.closed), str(head.fence), text_or_none(head.holder)]
-        words += [time(head.leased_until), str(head.parent_revision + 1), str(_base(head, record.entries))]
-        words += [str(len(record.entries)), str(len(record.snapshots)), str(len(record.blobs))]
-        words += [text_or_none(head.phase), number_or_none(head.reward), held]
+        words: list[Word] = [birth, pack_origin(head), str(head.parent_revision + 1), str(_base(head, record.entries))]
+        words += [held, str(len(record.entries)), str(len(record.snapshots))]
+        words += [optional(name, getattr(head, name)) for name in CHANGING]
         for entry in record.entries:
             call = "" if entry.call_id is None else f"c:{entry.call_id}"
             words += (str(entry.revision), pack_entry(entry), call)

@@ -30,9 +30,8 @@ from stateroom.store.redis.layout import (
     flag,
     from_member,
     keys_of,
-    number_or_none,
+    optional,
     pack_entry,
-    text_or_none,
     time,
     unpack_entry,
     unpack_head,
@@ -108,7 +107,7 @@ class RedisStore(Store):
             elif commit.blobs or commit.closes or commit.phase is not None or commit.reward is not None:
                 more = (flag(commit.closes), "", "")
             if more:
-                more += (text_or_none(commit.phase), number_or_none(commit.reward))
+                more += (optional("phase", commit.phase), optional("reward", commit.reward))
             for blob in commit.blobs.items():
                 more += blob
             words = (
