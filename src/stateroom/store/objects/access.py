@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import wraps
-from random import uniform
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from stateroom.errors import BadData, StateroomError, StoreUnavailable, UnknownSession
 from stateroom.lru import LRU
+from stateroom.pauses import Pauses
 from stateroom.store.concurrency import Gate
 from stateroom.store.objects.backend import Missing, Moved, ObjectBackend, Version
 from stateroom.store.objects.layout import (
@@ -44,6 +44,8 @@ KNOWN = 1_000
 """Number of sessions cached, so that an append to one of them need not read it first."""
 ATTEMPTS = 100
 """Attempts per change while other processes are quicker."""
+PAUSES = Pauses(first=0.004, longest=0.04)
+"""After the second attempt and those that follow."""
 
 Part = tuple[str, bytes]
 """The short name of a segment or blob, and its content."""
@@ -152,7 +154,7 @@ class Access:
     # Changes.
 
     async def change(self, session: str, plan: Callable[[SessionView], Awaitable[SessionChange | None]]) -> Root:
-        """SessionChange a session as `plan` says, which may refuse, or return None for no change.
+        """Change a session as `plan` says, which may refuse, or return None for no change.
 
         The plan is first made for the cached session. If it is a change, the swap shows whether the cache is up to
         date; a refusal, or no change, counts only for the session as it is now.
@@ -181,8 +183,7 @@ class Access:
                     if fresh:
                         raise
                 view = None
-                if attempt > 1:
-                    await asyncio.sleep(uniform(0, 0.002 * min(attempt, 20)))
+                await asyncio.sleep(PAUSES.after(attempt - 1))
         raise StoreUnavailable(f"{self.backend.url}: too many others change session {session!r}; try again")
 
     async def _commit(self, view: SessionView, change: SessionChange) -> Root | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from stateroom.errors import BadData, UnknownSession
-from stateroom.store.concurrency import Gate
+from stateroom.store.concurrency import Gate, in_turn
 from stateroom.store.contract import Maintenance, Store
 from stateroom.store.objects.access import Access, SessionChange, SessionView, operation
 from stateroom.store.objects.backend import Listed, Moved
@@ -28,9 +27,6 @@ from stateroom.store.objects.layout import (
 )
 from stateroom.store.objects.lifetime import clear, prevent_life, remove
 from stateroom.store.records import Head, Record, Size
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 MAX_CONCURRENT = 32
 """Most sessions read, or removed, at the same time."""
@@ -70,7 +66,7 @@ class ObjectMaintenance(Maintenance):
         """All heads that can be read."""
         listed = await self._list(HEADS)
         self._damages = {}
-        seen = await in_turn(listed, self._look)
+        seen = await in_turn(listed, self._look, MAX_CONCURRENT)
         self._seen = {each.listed.name: each for each in seen if each is not None}
         return list(self._seen.values())
 
@@ -123,7 +119,7 @@ class ObjectMaintenance(Maintenance):
 
         rest, removed = set(chosen), 0
         while childless := [session for session in rest if not forks[session]]:
-            done = await in_turn(childless, try_to_remove)
+            done = await in_turn(childless, try_to_remove, MAX_CONCURRENT)
             removed += sum(done)
             rest.difference_update(childless)
             for session in childless:
@@ -196,7 +192,7 @@ class ObjectMaintenance(Maintenance):
         session is changed, or stopped from beginning: then the writer cannot refer to the object any more.
         """
         strays, unreferenced, seen = await self._find_strays()
-        await in_turn(strays.items(), self._remove_strays)
+        await in_turn(strays.items(), self._remove_strays, MAX_CONCURRENT)
         for session, names in unreferenced.items():
             await self._remove_unreferenced(session, names)
         await self._finish_removals(seen)
@@ -280,7 +276,8 @@ class ObjectMaintenance(Maintenance):
                 return False
             return isinstance(there, Root) and not isinstance(parent, Root)
 
-        return [head for head, lost in zip(suspects, await in_turn(suspects, is_lost), strict=True) if lost]
+        lost = await in_turn(suspects, is_lost, MAX_CONCURRENT)
+        return [head for head, is_gone in zip(suspects, lost, strict=True) if is_gone]
 
 
 def _with_forks(heads: dict[str, Head], lost: Iterable[Head]) -> set[str]:
@@ -293,14 +290,3 @@ def _with_forks(heads: dict[str, Head], lost: Iterable[Head]) -> set[str]:
 
 def _is_left_behind(listed: Listed, time: timedelta) -> bool:
     return listed.written < datetime.now(UTC) - time
-
-
-async def in_turn(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Do work on many items, some at the same time; the results in order."""
-    turns = asyncio.Semaphore(MAX_CONCURRENT)
-
-    async def do(item: T) -> R:
-        async with turns:
-            return await work(item)
-
-    return await asyncio.gather(*(do(item) for item in items))

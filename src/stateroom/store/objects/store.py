@@ -18,7 +18,7 @@ from stateroom.errors import (
     UnknownSession,
     UnknownStore,
 )
-from stateroom.store.concurrency import Gate
+from stateroom.store.concurrency import Gate, in_turn
 from stateroom.store.contract import Store
 from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, filter_newest
 from stateroom.store.objects.access import Access, SessionChange, SessionView, operation
@@ -36,7 +36,7 @@ from stateroom.store.objects.layout import (
     owner_of,
 )
 from stateroom.store.objects.lifetime import begin, find_forks, name_blobs, plan_prune, plan_restore, remove
-from stateroom.store.objects.maintenance import ObjectMaintenance, in_turn
+from stateroom.store.objects.maintenance import MAX_CONCURRENT, ObjectMaintenance
 from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size, check_version
 from stateroom.store.url import parse_url, without_secrets
 
@@ -259,7 +259,7 @@ class ObjectStore(Store):
 
         heads = [
             head
-            for head in await in_turn(names, read)
+            for head in await in_turn(names, read, MAX_CONCURRENT)
             if head is not None and environment in (None, head.environment) and (after is None or head.age < after.age)
         ]
         return sorted(heads, key=lambda head: head.age, reverse=True)

@@ -11,7 +11,7 @@ from itertools import accumulate
 from operator import attrgetter
 
 from stateroom.errors import StoreError, StoreUnavailable
-from stateroom.store.concurrency import first_batch
+from stateroom.store.concurrency import answer, first_batch
 from stateroom.store.postgresql.connection import Pool
 from stateroom.store.postgresql.statements import (
     BYTES,
@@ -202,15 +202,9 @@ def _stopped(error: BaseException) -> StoreError:
 
 def _fail(batch: Sequence[PendingAppend], error: Exception) -> None:
     for append in batch:
-        if not append.done.done():
-            append.done.set_exception(error)
+        answer(append.done, error=error)
 
 
 def _report(batch: Sequence[PendingAppend], words: Sequence[str]) -> None:
     for append, word in zip(batch, words, strict=True):
-        if append.done.done():
-            continue
-        if word == "done":
-            append.done.set_result(None)
-        else:
-            append.done.set_exception(refusal(word, append.session, append.entry))
+        answer(append.done, error=None if word == "done" else refusal(word, append.session, append.entry))

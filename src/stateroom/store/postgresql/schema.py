@@ -16,6 +16,7 @@ from stateroom.store.postgresql.statements import TEXT, array, in_schema, text_i
 from stateroom.store.records import check_version
 
 TABLES = """
+-- In the order of the fields of a `Head`, so that one is a row.
 CREATE TABLE @.sessions (
     id bytea PRIMARY KEY,
     environment bytea NOT NULL,

@@ -26,10 +26,11 @@ so this is rare; each ancestor of the parent for `GRACE` longer, which is longer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from secrets import token_hex
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from stateroom.errors import (
@@ -41,6 +42,7 @@ from stateroom.errors import (
     UnknownRevision,
     UnknownSession,
 )
+from stateroom.store.concurrency import in_turn
 from stateroom.store.records import Entry, Head, Record
 from stateroom.store.redis.connection import RedisLink, Word
 from stateroom.store.redis.layout import (
@@ -70,8 +72,6 @@ from stateroom.store.redis.scripts import (
     PLACE,
     PUT,
 )
-
-T = TypeVar("T")
 
 MANY = 500
 """Number of sessions asked at once."""
@@ -299,22 +299,26 @@ class Lifetimes:
         due = await self._index.due(now)
         held: dict[str, bytes] = {}
         while due:
-            some, due = due[:MANY], due[MANY:]
-            origins = await self._index.origins(some)
-            ends = await asyncio.gather(*map(self._end, some, origins, [now] * len(some)))
-            for member, (end, _) in zip(some, ends, strict=True):
-                if end == "held":
-                    held[from_member(member)[0]] = member
+            ends = await self._end_all(due, now)
+            held |= {
+                from_member(member)[0]: member for member, (end, _) in zip(due, ends, strict=True) if end == "held"
+            }
             swept += sum(end == "removed" for end, _ in ends)
             freed = {parent for end, parent in ends if end != "held" and parent in held}
-            due += [held.pop(parent) for parent in freed if parent is not None]
+            due = [held.pop(parent) for parent in freed if parent is not None]
         return swept
 
     async def settle(self, members: Sequence[bytes]) -> None:
         """Finish the removal of those of these sessions that are gone."""
-        for some in batches(members):
+        await self._end_all(members, LONG_AGO)
+
+    async def _end_all(self, members: Sequence[bytes], now: float) -> list[tuple[str, str | None]]:
+        ends: list[tuple[str, str | None]] = []
+        for start in range(0, len(members), MANY):
+            some = members[start : start + MANY]
             origins = await self._index.origins(some)
-            await asyncio.gather(*map(self._end, some, origins, [LONG_AGO] * len(some)))
+            ends += await asyncio.gather(*map(self._end, some, origins, [now] * len(some)))
+        return ends
 
     async def _end(self, member: bytes, origin: bytes | None, now: float) -> tuple[str, str | None]:
         """Remove a session if it has expired and no fork reads it; the outcome, and its parent if it is gone."""
@@ -355,9 +359,7 @@ class Lifetimes:
     async def count(self, now: float) -> int:
         """The number of live sessions."""
         count, due = await asyncio.gather(self._index.count_open(now), self._index.open_due(now))
-        for some in batches(due):
-            count += sum(await asyncio.gather(*(self._lives(member, now) for member in some)))
-        return count
+        return count + sum(await in_turn(due, partial(self._lives, now=now), MANY))
 
     async def _lives(self, member: bytes, now: float) -> bool:
         """Whether a session is live; corrects the index."""
@@ -376,10 +378,7 @@ class Lifetimes:
 
     async def heads(self, members: Sequence[bytes]) -> list[Head]:
         """The heads of the members that exist and are not damaged, in the same order."""
-        found: list[Head] = []
-        for some in batches(members):
-            found += filter(None, await asyncio.gather(*map(self._head, some)))
-        return found
+        return [head for head in await in_turn(members, self._head, MANY) if head is not None]
 
     async def _head(self, member: bytes) -> Head | None:
         session, birth = from_member(member)
@@ -392,11 +391,6 @@ class Lifetimes:
 def is_held_back(answer: Any) -> bool:
     """Whether a script was refused because the session's ancestors are not held for long enough; see `hold`."""
     return isinstance(answer, list) and answer[0] == b"hold"
-
-
-def batches(members: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(members), MANY):
-        yield members[start : start + MANY]
 
 
 def _taken(head: Head) -> StoreError:

@@ -28,6 +28,7 @@ from stateroom.errors import (
     UnknownSession,
     UnknownStore,
 )
+from stateroom.store.concurrency import in_turn
 from stateroom.store.contract import Maintenance, Store
 from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, filter_newest, page_of
 from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size
@@ -285,14 +286,12 @@ class DurableWarmStore(Store):
 
     async def _remove_copies(self, sessions: Sequence[str]) -> None:
         """Remove the cold tier's copies of sessions that the warm one is about to remove."""
-        waiting = iter(sessions)
 
-        async def remove_some() -> None:
-            for session in waiting:
-                with suppress(UnknownSession, BadData):
-                    await self.cold.delete(session)
+        async def remove_copy(session: str) -> None:
+            with suppress(UnknownSession, BadData):
+                await self.cold.delete(session)
 
-        await asyncio.gather(*(remove_some() for _ in range(min(MAX_CONCURRENT, len(sessions)))))
+        await in_turn(sessions, remove_copy, MAX_CONCURRENT)
 
     async def _let_losses_expire(self, now: float) -> None:
         """Check the next few of the cold tier's heads: copies of lost sessions expire too."""

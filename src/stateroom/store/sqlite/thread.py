@@ -1,22 +1,29 @@
-"""Jobs on the connection to an SQLite file.
+"""The thread that owns the one connection to an SQLite file, and its jobs.
 
-An append is a row inserted into a view, whose trigger checks and moves the head: a batch of appends is one statement,
-and the interpreter is free for the next calls while SQLite works on it.
+It takes the jobs that wait and commits the writes in one transaction, so that sessions which write at the same time
+share the cost of reaching the disk. An append is a row inserted into a view, whose trigger checks and moves the head: a
+batch of appends is one statement, and the interpreter is free for the next calls while SQLite works on it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from contextlib import closing, suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import msgspec
 
 from stateroom.errors import Conflict, StateroomError, StoreError, StoreUnavailable
+from stateroom.store.concurrency import answer, first_batch
 from stateroom.store.records import Commit
-from stateroom.store.sqlite.file import code_of
+from stateroom.store.sqlite.file import code_of, connect
 from stateroom.store.sqlite.rows import INSERT_SNAPSHOT, RENEW, SET_INDEXED, find_call, insert_blobs, read_head
 
 P = ParamSpec("P")
@@ -60,6 +67,150 @@ Job = AppendJob | OtherJob
 
 Outcome = tuple[asyncio.Future[Any], Any, Exception | None]
 """The future of a job, and its result or error."""
+
+
+class ConnectionThread:
+    """Does jobs on the connection, in the order in which they come.
+
+    Jobs wait in a deque, from which the thread takes all that are there as soon as it has the interpreter. So it starts
+    the next transaction before the event loop goes on with the answers of the last one, and both work side by side.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._loop = asyncio.get_running_loop()
+        self._thread: threading.Thread | None = None
+        self._waiting: deque[Job] = deque()
+        self._signals: SimpleQueue[bool] = SimpleQueue()
+        """True when jobs wait, False when no more will come."""
+        self._taken: list[Job] = []
+        """Jobs that the thread has taken, and may have answered."""
+        self._ended: Callable[[], StoreUnavailable] | None = None
+        """Makes the error for all jobs that come after the end."""
+
+    async def start(self) -> None:
+        """Start the thread, and open the file on it."""
+        started: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._serve, args=(started,), name="stateroom-sqlite", daemon=True)
+        self._thread.start()
+        try:
+            await started
+        except asyncio.CancelledError:
+            self._signals.put(False)
+            raise
+
+    async def stop(self) -> None:
+        """Finish all jobs, and refuse later ones."""
+        if self._ended is None:
+            self._ended = lambda: StoreUnavailable(f"the store {self.path} is closed")
+        if self._thread is not None:
+            self._signals.put(False)
+            await asyncio.to_thread(self._thread.join)
+
+    # In the event loop.
+
+    def append(self, commit: Commit) -> asyncio.Future[None]:
+        """Append an entry, with the appends of other sessions that come at the same time."""
+        return self._submit(AppendJob(commit, self._loop.create_future()))
+
+    def read(
+        self, do: Callable[Concatenate[sqlite3.Connection, P], T], *arguments: P.args, **_: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Call a function that only reads."""
+        return self._submit(OtherJob(do, arguments, False, self._loop.create_future()))
+
+    def write(
+        self, do: Callable[Concatenate[sqlite3.Connection, P], T], *arguments: P.args, **_: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Call a function that writes."""
+        return self._submit(OtherJob(do, arguments, True, self._loop.create_future()))
+
+    def _submit(self, job: Job) -> asyncio.Future[Any]:
+        if self._ended is not None:
+            raise self._ended()
+        self._waiting.append(job)
+        if len(self._waiting) == 1:  # else the thread has its signal
+            self._signals.put(True)
+        return job.done
+
+    def _die(self, cause: BaseException) -> None:
+        """Fail all pending and later jobs. In the event loop, so that no job can come in between."""
+        self._ended = lambda: self._stopped(cause)
+        _answer(failed([*self._taken, *self._waiting], self._stopped(cause)))
+
+    def _stopped(self, cause: BaseException) -> StoreUnavailable:
+        stopped = StoreUnavailable(f"the thread of the store {self.path} has ended, restart the process: {cause!r}")
+        stopped.__cause__ = cause
+        return stopped
+
+    def _replaced(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self.path} was deleted or replaced while it was open, and what is written now would be lost: "
+            "put the file back, or restart what uses it"
+        )
+
+    # In the thread.
+
+    def _serve(self, started: asyncio.Future[None]) -> None:
+        try:
+            connection = connect(self.path)
+            identity = _identity_of(self.path)
+        except StateroomError as error:
+            self._call(_answer, [(started, None, error)])
+            return
+        except BaseException as error:  # noqa: BLE001 (without an answer the caller waits forever)
+            self._call(_answer, [(started, None, self._stopped(error))])
+            return
+        self._call(_answer, [(started, None, None)])
+        with closing(connection):
+            try:
+                self._work(connection, identity)
+            except BaseException as error:  # noqa: BLE001 (all callers are told)
+                self._call(self._die, error)
+
+    def _call(self, function: Callable[[Any], None], argument: Any) -> None:
+        """Call a function in the event loop."""
+        with suppress(RuntimeError):  # the loop is closed, and no caller is left
+            self._loop.call_soon_threadsafe(function, argument)
+
+    def _work(self, connection: sqlite3.Connection, identity: tuple[int, int] | None) -> None:
+        rest: list[Job] = []
+        more, there = True, True
+        while True:
+            idle = not rest and not self._waiting
+            if idle:
+                if not more:
+                    return
+                more = self._signals.get()
+            while more and not self._signals.empty():
+                more = self._signals.get()
+            jobs = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            self._taken = rest + jobs
+            reads = [job for job in jobs if not job.writes]
+            writes = rest + [job for job in jobs if job.writes]
+            share = first_batch(len(writes)) if idle else len(writes)
+            if reads:
+                outcomes = do_together(reads, connection) or []
+                self._call(_answer, outcomes if there else failed(reads, self._replaced()))
+            if writes:
+                outcomes = write_all(writes[:share], connection)
+                there = _identity_of(self.path) == identity  # only now: what is acknowledged is in the file at the path
+                self._call(_answer, outcomes if there else failed(writes[:share], self._replaced()))
+            self._taken = rest = writes[share:]
+
+
+def _answer(outcomes: list[Outcome]) -> None:
+    for caller, result, error in outcomes:
+        answer(caller, result, error)
+
+
+def _identity_of(path: Path) -> tuple[int, int] | None:
+    """What identifies the file at a path; None if there is no file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def failed(jobs: Iterable[Job], error: Exception) -> list[Outcome]:
