@@ -10,8 +10,10 @@ from pydantic import Field
 from stateroom import ToolError, tool
 from stateroom.gallery.office.state import (
     RESERVED,
+    Contact,
     Event,
     Office,
+    add,
     clock_time,
     find,
     has_words,
@@ -53,7 +55,7 @@ class CalendarTools:
             last_day: The last day of the meetings wanted.
             page: Which page of the results.
         """
-        wanted, attendee = words(query), id_of(state.contacts, attendee_id, "contact", "search_contacts")
+        wanted, attendee = words(query), id_of(state, Contact, attendee_id)
         found = [
             event
             for event in state.events.values()
@@ -77,8 +79,8 @@ class CalendarTools:
             minutes: How long they must be free.
             event_id: A meeting that is to be moved, and so does not keep them busy.
         """
-        people = {find(state.contacts, each, "contact", "search_contacts").id for each in attendee_ids}
-        moved = id_of(state.events, event_id or "", "event", "list_events")
+        people = {find(state, Contact, each).id for each in attendee_ids}
+        moved = id_of(state, Event, event_id or "")
         busy = [
             (event.start, _end(event))
             for event in state.events.values()
@@ -109,7 +111,7 @@ class CalendarTools:
             start: When it begins, such as 2026-03-04T10:00.
             minutes: How long it takes.
         """
-        people = [find(state.contacts, each, "contact", "search_contacts").id for each in (organizer_id, *attendee_ids)]
+        people = [find(state, Contact, each).id for each in (organizer_id, *attendee_ids)]
         event = Event(
             id=new_id("EV", state.events, RESERVED),
             title=title.strip(),
@@ -119,8 +121,7 @@ class CalendarTools:
             minutes=minutes,
             room="to be found",
         )
-        state.events[event.id] = event
-        return {"event_id": event.id}
+        return {"event_id": add(state.events, event)}
 
     @tool
     def move_event(self, state: Office, event_id: str, start: datetime) -> dict[str, Any]:
@@ -130,7 +131,7 @@ class CalendarTools:
             event_id: The meeting, such as EV-0001.
             start: When it begins from now on, such as 2026-03-04T10:00.
         """
-        event = replace(state.events, _standing(state, event_id), start=clock_time(start))
+        event = replace(state, _standing(state, event_id), start=clock_time(start))
         return {"start": event.start, "end": _end(event)}
 
     @tool
@@ -140,7 +141,7 @@ class CalendarTools:
         Args:
             event_id: The meeting, such as EV-0001.
         """
-        replace(state.events, _standing(state, event_id), cancelled=True)
+        replace(state, _standing(state, event_id), cancelled=True)
         return {"cancelled": True}
 
     @tool
@@ -152,9 +153,9 @@ class CalendarTools:
             contact_id: The person, such as C-0001.
         """
         event = _standing(state, event_id)
-        person = find(state.contacts, contact_id, "contact", "search_contacts")
+        person = find(state, Contact, contact_id)
         attendees = tuple(sorted({*event.attendees, person.id}))
-        return {"attendees": replace(state.events, event, attendees=attendees).attendees}
+        return {"attendees": replace(state, event, attendees=attendees).attendees}
 
     @tool
     def remove_attendee(self, state: Office, event_id: str, contact_id: str) -> dict[str, Any]:
@@ -168,11 +169,11 @@ class CalendarTools:
         if contact_id not in event.attendees:
             raise ToolError(f"{contact_id} does not take part in {event_id}: {', '.join(event.attendees)} do")
         attendees = tuple(each for each in event.attendees if each != contact_id)
-        return {"attendees": replace(state.events, event, attendees=attendees).attendees}
+        return {"attendees": replace(state, event, attendees=attendees).attendees}
 
 
 def _standing(state: Office, event_id: str) -> Event:
-    event = find(state.events, event_id, "event", "list_events")
+    event = find(state, Event, event_id)
     if event.cancelled:
         raise ToolError(f"event {event_id} was cancelled")
     return event

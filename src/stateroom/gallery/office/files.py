@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from stateroom import ToolError, tool
-from stateroom.gallery.office.state import File, Office, find, has_words, page_of, replace, words
+from stateroom import tool
+from stateroom.gallery.office.state import Contact, File, Office, filled, find, has_words, page_of, replace, words
 
 
 class FileTools:
@@ -39,7 +39,7 @@ class FileTools:
         Args:
             file_id: The file, such as F-0001.
         """
-        return _file(state, file_id)
+        return find(state, File, file_id)
 
     @tool
     def share_file(self, state: Office, file_id: str, contact_id: str) -> dict[str, Any]:
@@ -49,10 +49,10 @@ class FileTools:
             file_id: The file, such as F-0001.
             contact_id: The person, such as C-0001.
         """
-        file = _file(state, file_id)
-        person = find(state.contacts, contact_id, "contact", "search_contacts")
+        file = find(state, File, file_id)
+        person = find(state, Contact, contact_id)
         shared_with = tuple(sorted({*file.shared_with, person.id}))
-        return {"shared_with": replace(state.files, file, shared_with=shared_with).shared_with}
+        return {"shared_with": replace(state, file, shared_with=shared_with).shared_with}
 
     @tool
     def rename_file(self, state: Office, file_id: str, new_name: str) -> dict[str, str]:
@@ -62,10 +62,8 @@ class FileTools:
             file_id: The file, such as F-0001.
             new_name: What it is called from now on, with its ending.
         """
-        file = _file(state, file_id)
-        if not new_name.strip():
-            raise ToolError("new_name: should not be empty")
-        return {"name": replace(state.files, file, name=new_name.strip()).name}
+        file = find(state, File, file_id)
+        return {"name": replace(state, file, name=filled("new_name", new_name)).name}
 
     @tool
     def move_file(self, state: Office, file_id: str, folder: str) -> dict[str, str]:
@@ -75,14 +73,8 @@ class FileTools:
             file_id: The file, such as F-0001.
             folder: The folder.
         """
-        file = _file(state, file_id)
-        if not folder.strip(" /"):
-            raise ToolError("folder: should not be empty")
-        return {"folder": replace(state.files, file, folder=folder.strip(" /")).folder}
-
-
-def _file(state: Office, file_id: str) -> File:
-    return find(state.files, file_id, "file", "search_files")
+        file = find(state, File, file_id)
+        return {"folder": replace(state, file, folder=filled("folder", folder.strip(" /"))).folder}
 
 
 def _brief(file: File) -> dict[str, Any]:

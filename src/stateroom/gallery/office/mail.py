@@ -6,7 +6,20 @@ from datetime import date
 from typing import Any
 
 from stateroom import ToolError, tool
-from stateroom.gallery.office.state import Letter, Mail, Office, find, has_words, new_id, page_of, replace, words
+from stateroom.gallery.office.state import (
+    File,
+    Letter,
+    Mail,
+    Office,
+    add,
+    filled,
+    find,
+    has_words,
+    new_id,
+    page_of,
+    replace,
+    words,
+)
 
 
 class MailTools:
@@ -50,7 +63,7 @@ class MailTools:
         Args:
             mail_id: The mail, such as M-0001.
         """
-        return _mail(state, mail_id)
+        return find(state, Mail, mail_id)
 
     @tool
     def label_mail(self, state: Office, mail_id: str, label: str) -> dict[str, Any]:
@@ -60,11 +73,10 @@ class MailTools:
             mail_id: The mail, such as M-0001.
             label: The label.
         """
-        mail = _mail(state, mail_id)
-        if not label.strip():
-            raise ToolError("label: should not be empty")
+        mail = find(state, Mail, mail_id)
+        filled("label", label)
         if label not in mail.labels:
-            mail = replace(state.mails, mail, labels=(*mail.labels, label))
+            mail = replace(state, mail, labels=(*mail.labels, label))
         return {"labels": mail.labels}
 
     @tool
@@ -74,7 +86,7 @@ class MailTools:
         Args:
             mail_id: The mail, such as M-0001.
         """
-        replace(state.mails, _mail(state, mail_id), archived=True)
+        replace(state, find(state, Mail, mail_id), archived=True)
         return {"archived": True}
 
     @tool
@@ -87,8 +99,7 @@ class MailTools:
             body: Its text.
         """
         draft = Letter(id=new_id("D", state.drafts), to=_addresses(to), subject=subject, body=body)
-        state.drafts[draft.id] = draft
-        return {"draft_id": draft.id}
+        return {"draft_id": add(state.drafts, draft)}
 
     @tool(effect="external")
     def send_mail(
@@ -110,10 +121,8 @@ class MailTools:
             attachments: Files that go with it, such as F-0001.
         """
         if in_reply_to is not None:
-            in_reply_to = _mail(state, in_reply_to).id
-        attached = tuple(
-            find(state.files, file_id, "file", "search_files").id for file_id in dict.fromkeys(attachments or ())
-        )
+            in_reply_to = find(state, Mail, in_reply_to).id
+        attached = tuple(find(state, File, file_id).id for file_id in dict.fromkeys(attachments or ()))
         letter = Letter(
             id=new_id("S", state.outbox),
             to=_addresses(to),
@@ -122,12 +131,7 @@ class MailTools:
             in_reply_to=in_reply_to,
             attachments=attached,
         )
-        state.outbox[letter.id] = letter
-        return {"sent_id": letter.id}
-
-
-def _mail(state: Office, mail_id: str) -> Mail:
-    return find(state.mails, mail_id, "mail", "search_mail")
+        return {"sent_id": add(state.outbox, letter)}
 
 
 def _brief(mail: Mail) -> dict[str, Any]:

@@ -8,11 +8,14 @@ from typing import Any
 from stateroom import ToolError, tool
 from stateroom.gallery.office.state import (
     RESERVED,
+    Contact,
     Office,
     Priority,
     Progress,
     Project,
     Ticket,
+    add,
+    filled,
     find,
     has_words,
     id_of,
@@ -58,8 +61,8 @@ class ProjectTools:
             page: Which page of the results.
         """
         wanted = words(query)
-        project = id_of(state.projects, project_id, "project", "list_projects")
-        assignee = id_of(state.contacts, assignee_id, "contact", "search_contacts")
+        project = id_of(state, Project, project_id)
+        assignee = id_of(state, Contact, assignee_id)
         found = [
             ticket
             for ticket in state.tickets.values()
@@ -77,7 +80,7 @@ class ProjectTools:
         Args:
             ticket_id: The ticket, such as T-0001.
         """
-        return _ticket(state, ticket_id)
+        return find(state, Ticket, ticket_id)
 
     @tool
     def create_ticket(
@@ -100,8 +103,8 @@ class ProjectTools:
             priority: How urgent it is.
             description: What is to be done.
         """
-        project = find(state.projects, project_id, "project", "list_projects")
-        assignee = find(state.contacts, assignee_id, "contact", "search_contacts")
+        project = find(state, Project, project_id)
+        assignee = find(state, Contact, assignee_id)
         ticket = Ticket(
             id=new_id("T", state.tickets, RESERVED),
             project=project.id,
@@ -112,8 +115,7 @@ class ProjectTools:
             due=due,
             priority=priority,
         )
-        state.tickets[ticket.id] = ticket
-        return {"ticket_id": ticket.id}
+        return {"ticket_id": add(state.tickets, ticket)}
 
     @tool
     def assign_ticket(self, state: Office, ticket_id: str, assignee_id: str) -> dict[str, str]:
@@ -123,8 +125,8 @@ class ProjectTools:
             ticket_id: The ticket, such as T-0001.
             assignee_id: Who is to work on it, such as C-0001.
         """
-        assignee = find(state.contacts, assignee_id, "contact", "search_contacts")
-        replace(state.tickets, _unclosed(state, ticket_id), assignee=assignee.id)
+        assignee = find(state, Contact, assignee_id)
+        replace(state, _unclosed(state, ticket_id), assignee=assignee.id)
         return {"assignee": assignee.name}
 
     @tool
@@ -135,10 +137,9 @@ class ProjectTools:
             ticket_id: The ticket, such as T-0001.
             text: The comment.
         """
-        ticket = _ticket(state, ticket_id)
-        if not text.strip():
-            raise ToolError("text: should not be empty")
-        return {"comments": len(replace(state.tickets, ticket, comments=(*ticket.comments, text.strip())).comments)}
+        ticket = find(state, Ticket, ticket_id)
+        changed = replace(state, ticket, comments=(*ticket.comments, filled("text", text)))
+        return {"comments": len(changed.comments)}
 
     @tool
     def set_priority(self, state: Office, ticket_id: str, priority: Priority) -> dict[str, str]:
@@ -148,7 +149,7 @@ class ProjectTools:
             ticket_id: The ticket, such as T-0001.
             priority: How urgent it is.
         """
-        return {"priority": replace(state.tickets, _unclosed(state, ticket_id), priority=priority).priority}
+        return {"priority": replace(state, _unclosed(state, ticket_id), priority=priority).priority}
 
     @tool
     def close_ticket(self, state: Office, ticket_id: str) -> dict[str, str]:
@@ -157,15 +158,11 @@ class ProjectTools:
         Args:
             ticket_id: The ticket, such as T-0001.
         """
-        return {"status": replace(state.tickets, _unclosed(state, ticket_id), status="closed").status}
-
-
-def _ticket(state: Office, ticket_id: str) -> Ticket:
-    return find(state.tickets, ticket_id, "ticket", "search_tickets")
+        return {"status": replace(state, _unclosed(state, ticket_id), status="closed").status}
 
 
 def _unclosed(state: Office, ticket_id: str) -> Ticket:
-    ticket = _ticket(state, ticket_id)
+    ticket = find(state, Ticket, ticket_id)
     if ticket.status == "closed":
         raise ToolError(f"ticket {ticket_id} is closed")
     return ticket

@@ -160,30 +160,60 @@ class Office(State):
 
 R = TypeVar("R", bound=Record)
 
+SEARCHES: dict[type[Record], str] = {
+    Contact: "search_contacts",
+    Event: "list_events",
+    Expense: "list_expenses",
+    File: "search_files",
+    Mail: "search_mail",
+    Project: "list_projects",
+    Ticket: "search_tickets",
+}
+"""The tool that finds the ids of each kind of record."""
+
 
 def new_id(prefix: str, table: Mapping[str, Record], reserved: int = 0) -> str:
     """The id of a new record: the next number, because records are never removed; some ids are reserved."""
     return f"{prefix}-{len(table) + reserved + 1:04}"
 
 
-def find(table: Mapping[str, R], record_id: str, kind: str, search: str) -> R:
+def table_of(state: Office, kind: type[R]) -> dict[str, R]:
+    """The records of a kind by id."""
+    table: dict[str, R] = getattr(state, f"{kind.__name__.lower()}s")
+    return table
+
+
+def find(state: Office, kind: type[R], record_id: str) -> R:
     """A record by its id; the error names the tool that finds ids."""
-    found = table.get(record_id.strip())
-    if found is None:
-        raise ToolError(f"there is no {kind} {record_id!r}; {search} finds their ids")
-    return found
+    record = table_of(state, kind).get(record_id.strip())
+    if record is None:
+        raise ToolError(f"there is no {kind.__name__.lower()} {record_id!r}; {SEARCHES[kind]} finds their ids")
+    return record
 
 
-def id_of(table: Mapping[str, Record], record_id: str, kind: str, search: str) -> str:
+def id_of(state: Office, kind: type[Record], record_id: str) -> str:
     """The id to filter by, or an empty one. Raises `ToolError` for an unknown id, so that the model notices."""
-    return find(table, record_id, kind, search).id if record_id.strip() else ""
+    return find(state, kind, record_id).id if record_id.strip() else ""
 
 
-def replace(table: dict[str, R], record: R, **changes: Any) -> R:
+def replace(state: Office, record: R, **changes: Any) -> R:
     """Replace a record by a changed copy."""
     changed = record.model_copy(update=changes)
-    table[record.id] = changed
+    table_of(state, type(record))[record.id] = changed
     return changed
+
+
+def add(table: dict[str, R], record: R) -> str:
+    """Add a record, and return its id."""
+    table[record.id] = record
+    return record.id
+
+
+def filled(name: str, text: str) -> str:
+    """A text of the model's without the space around it, which must not be all of it."""
+    if not text.strip():
+        raise ToolError(f"{name}: should not be empty")
+    return text.strip()
 
 
 def words(query: str) -> list[str]:
