@@ -10,19 +10,9 @@ import pytest
 
 from stateroom.errors import Conflict, DuplicateCall, SessionClosed, SessionLeased, UnknownSession
 from stateroom.store import Commit, Loaded, Snapshot, Store, open_store
-from stateroom.store.conformance.helpers import (
-    LATER,
-    NOW,
-    Suite,
-    append,
-    everything,
-    make_blobs,
-    make_entry,
-    make_fork,
-    make_head,
-    make_session,
-    outcome,
-)
+from stateroom.store.conformance import make
+from stateroom.store.conformance.helpers import Suite, append, everything, outcome
+from stateroom.store.conformance.make import LATER, NOW
 from stateroom.store.conformance.reference import Reference, ask, choose_call, compare
 
 
@@ -34,16 +24,16 @@ class ConcurrencyPromises(Suite):
     async def test_stores_on_one_url_see_each_others_commits_at_once(self, url: str) -> None:
         self.needs_shared()
         async with open_store(url) as one, open_store(url) as two:
-            await make_session(one)
+            await make.session(one)
             for revision in range(2, 12):
                 writer, reader = (one, two) if revision % 2 else (two, one)
                 snapshot = Snapshot(revision, b"state") if revision == 6 else None
-                entry = make_entry(revision, f"call {revision}")
+                entry = make.entry(revision, f"call {revision}")
                 await writer.append(Commit("room", entry, expires=LATER + revision, snapshot=snapshot))
                 assert await everything(reader, "room") == await everything(writer, "room")
                 assert await reader.find_call("room", f"call {revision}") == entry
             assert await one.count(NOW) == await two.count(NOW) == 1
-            blobs = make_blobs(b"large")
+            blobs = make.blobs(b"large")
             await append(one, "room", 12, blobs=blobs)
             assert await two.blobs("room", list(blobs)) == blobs
             leased = await one.lease("room", "one", now=NOW, until=LATER)
@@ -53,7 +43,7 @@ class ConcurrencyPromises(Suite):
             await append(two, "room", 13, fence=leased.fence)
             await two.release("room", "one")
             assert (await one.head("room")).holder is None
-            await make_session(one, "deleted")
+            await make.session(one, "deleted")
             await two.delete("deleted")
             assert await outcome(append(one, "deleted", 2)) is UnknownSession
             await two.touch("room", now=NOW, expires=NOW + 1)
@@ -68,8 +58,8 @@ class ConcurrencyPromises(Suite):
             async def write() -> None:
                 for life in range(40):
                     revision = 1 + life % 3
-                    entries = [make_entry(number, body=b"%d" % life) for number in range(1, revision + 1)]
-                    head = make_head(owner=str(life), revision=revision)
+                    entries = [make.entry(number, body=b"%d" % life) for number in range(1, revision + 1)]
+                    head = make.head(owner=str(life), revision=revision)
                     await writer.create(head, entries, Snapshot(1, b"%d" % life))
                     await writer.sweep(LATER)
                 finished.set()
@@ -82,21 +72,21 @@ class ConcurrencyPromises(Suite):
                         continue
                     life = loaded.head.owner.encode()
                     assert loaded.snapshot == Snapshot(1, life), "the head and the snapshot are of different sessions"
-                    assert loaded.entries == [make_entry(n, body=life) for n in range(2, loaded.head.revision + 1)]
+                    assert loaded.entries == [make.entry(n, body=life) for n in range(2, loaded.head.revision + 1)]
 
             await asyncio.gather(write(), *(read() for _ in range(4)))
 
     async def test_sessions_survive_closing_and_opening_again(self, url: str) -> None:
         self.needs_durable()
         async with open_store(url) as store:
-            await make_session(store, "room", revision=2)
+            await make.session(store, "room", revision=2)
             fence = (await store.lease("room", "me", now=NOW, until=LATER)).fence
-            parts: dict[str, Any] = {"snapshot": Snapshot(3, b"state 3"), "blobs": make_blobs(b"large", b"larger")}
+            parts: dict[str, Any] = {"snapshot": Snapshot(3, b"state 3"), "blobs": make.blobs(b"large", b"larger")}
             await append(store, "room", 3, "call", fence=fence, **parts)
-            await make_fork(store, "fork", "room", 2, revision=4)
-            await make_session(store, "closed", revision=0)
+            await make.fork(store, "fork", "room", 2, revision=4)
+            await make.session(store, "closed", revision=0)
             await append(store, "closed", 1, closes=True)
-            await make_session(store, "deleted")
+            await make.session(store, "deleted")
             await store.delete("deleted")
             sessions = ("room", "fork", "closed")
             before = [await everything(store, session) for session in sessions]

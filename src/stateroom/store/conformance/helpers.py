@@ -1,9 +1,8 @@
-"""Helpers of the suite: heads, entries and sessions to test with."""
+"""What the suite does with a store, and `Suite`, which runs its tests."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
@@ -23,19 +22,16 @@ from stateroom.store import (
     Order,
     Record,
     Size,
-    Snapshot,
     Store,
     open_store,
 )
+from stateroom.store.conformance import make
+from stateroom.store.conformance.make import LATER, NOW
 
 T = TypeVar("T")
 
 TIMEOUT = 120.0
 """Seconds after which a test fails."""
-
-NOW = 1_000.0
-LATER = 2_000.0
-MUCH_LATER = 3_000.0
 
 NAMES = [
     "o'clock",
@@ -55,30 +51,6 @@ NAMES = [
 """Ids that a careless store mixes up, cuts or misreads."""
 
 
-def make_head(session: str = "room", **fields: Any) -> Head:
-    """A head with defaults for all fields."""
-    given: dict[str, Any] = {"environment": "env", "owner": "owner", "created": NOW, "expires": LATER, "revision": 0}
-    return Head(session, **{**given, **fields})
-
-
-def make_entry(revision: int, call_id: str | None = None, *, at: float = NOW, body: bytes | None = None) -> Entry:
-    """An entry whose body names its revision."""
-    return Entry(revision, "call", at, b"body %d" % revision if body is None else body, call_id)
-
-
-def make_blobs(*bodies: bytes) -> dict[str, bytes]:
-    """Blobs by their digests."""
-    return {hashlib.sha256(body).hexdigest(): body for body in bodies}
-
-
-async def make_session(store: Store, session: str = "room", *, revision: int = 1, **fields: Any) -> list[Entry]:
-    """Create a session with entries up to a revision; a fork's begin after its parent's revision."""
-    head = make_head(session, revision=revision, **fields)
-    entries = [make_entry(number) for number in range(head.parent_revision + 1, revision + 1)]
-    await store.create(head, entries)
-    return entries
-
-
 async def append(
     store: Store,
     session: str,
@@ -90,36 +62,8 @@ async def append(
     expires: float | None = LATER,
     **fields: Any,
 ) -> None:
-    """Append an entry as `make_entry` makes it, with other fields of a `Commit`."""
-    await store.append(Commit(session, make_entry(revision, call_id, at=at, body=body), expires=expires, **fields))
-
-
-async def make_fork(store: Store, session: str, parent: str, at: int, **fields: Any) -> list[Entry]:
-    """Fork a session; without a `revision` the fork has no entries of its own."""
-    return await make_session(store, session, **{"revision": at, **fields}, parent=parent, parent_revision=at)
-
-
-async def make_long_session(store: Store) -> Record:
-    """A session with something of everything; all of it."""
-    blobs = make_blobs(b"first", b"second")
-    first, second = blobs
-    entries = [make_entry(number, f"call {number}", at=NOW + number) for number in range(1, 9)]
-    snapshots = [Snapshot(number, b"state %d" % number) for number in (1, 4, 6)]
-    await store.create(make_head(revision=1, fence=3), entries[:1], snapshots[0], {first: b"first"})
-    for entry in entries[1:]:
-        await store.append(
-            Commit(
-                "room",
-                entry,
-                expires=LATER + entry.revision,
-                fence=3,
-                snapshot=next((each for each in snapshots if each.revision == entry.revision), None),
-                blobs={second: b"second"} if entry.revision == 5 else {},
-            )
-        )
-    await store.lease("room", "me", now=NOW, until=LATER)
-    head = make_head(revision=8, expires=LATER + 8, fence=4, holder="me", leased_until=LATER)
-    return Record(head, entries, snapshots, blobs)
+    """Append an entry as `make.entry` makes it, with other fields of a `Commit`."""
+    await store.append(Commit(session, make.entry(revision, call_id, at=at, body=body), expires=expires, **fields))
 
 
 async def outcome(call: Awaitable[T]) -> T | type[StateroomError]:

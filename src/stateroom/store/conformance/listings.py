@@ -11,19 +11,9 @@ from msgspec.structs import replace
 
 from stateroom.errors import SessionClosed
 from stateroom.store import Commit, HeadFilter, Order, Store
-from stateroom.store.conformance.helpers import (
-    LATER,
-    MUCH_LATER,
-    NOW,
-    Suite,
-    append,
-    list_all,
-    make_entry,
-    make_fork,
-    make_head,
-    make_session,
-    outcome,
-)
+from stateroom.store.conformance import make
+from stateroom.store.conformance.helpers import Suite, append, list_all, outcome
+from stateroom.store.conformance.make import LATER, MUCH_LATER, NOW
 
 ORDERS: list[Order] = ["newest", "oldest", "reward"]
 
@@ -35,7 +25,7 @@ class ListingPromises(Suite):
         ages = [float(number) for number in range(12)]
         random.Random(1).shuffle(ages)
         for created in ages:
-            await make_session(store, f"room {created}", created=created)
+            await make.session(store, f"room {created}", created=created)
         assert [head.created for head in await store.heads()] == sorted(ages, reverse=True)
         assert [head.created for head in await store.heads(limit=3)] == [11.0, 10.0, 9.0]
 
@@ -43,7 +33,7 @@ class ListingPromises(Suite):
     async def test_pages_hold_every_head_once_even_if_all_are_of_one_age(self, store: Store, limit: int) -> None:
         for number in range(15):
             session, environment = f"room {number * 7 % 15}", "odd" if number % 2 else "even"
-            await make_session(store, session, created=float(number // 8), environment=environment)
+            await make.session(store, session, created=float(number // 8), environment=environment)
         listed = await list_all(store, limit=limit)
         assert sorted(head.id for head in listed) == sorted(f"room {number}" for number in range(15))
         assert all(one.created >= other.created for one, other in pairwise(listed))
@@ -55,7 +45,7 @@ class ListingPromises(Suite):
 
     async def test_a_listing_goes_on_after_a_head_that_changed_or_is_gone(self, store: Store) -> None:
         for number in range(6):
-            await make_session(store, f"room {number}", expires=LATER if number in (2, 4) else MUCH_LATER)
+            await make.session(store, f"room {number}", expires=LATER if number in (2, 4) else MUCH_LATER)
         whole = [head.id for head in await store.heads()]
         first = await store.heads(limit=2)
         await append(store, first[-1].id, 2, expires=first[-1].expires)
@@ -66,13 +56,13 @@ class ListingPromises(Suite):
         assert [head.id for head in third] == [session for session in whole[4:] if session not in ("room 2", "room 4")]
 
     async def test_a_page_has_a_hundred_heads_unless_told_otherwise(self, store: Store) -> None:
-        await asyncio.gather(*(make_session(store, f"room {n}", created=float(n), revision=0) for n in range(105)))
+        await asyncio.gather(*(make.session(store, f"room {n}", created=float(n), revision=0) for n in range(105)))
         assert [head.id for head in await store.heads()] == [f"room {number}" for number in range(104, 4, -1)]
 
     # Phases and rewards.
 
     async def test_an_append_sets_the_phase_and_the_reward_and_another_keeps_them(self, store: Store) -> None:
-        await make_session(store)
+        await make.session(store)
         steps = [
             (None, None),
             ("planning", None),
@@ -82,7 +72,7 @@ class ListingPromises(Suite):
             (None, None),
             ("", 1e300),
         ]
-        expected = make_head(revision=1)
+        expected = make.head(revision=1)
         for revision, (phase, reward) in enumerate(steps, 2):
             await append(store, "room", revision, phase=phase, reward=reward)
             expected = replace(
@@ -99,31 +89,31 @@ class ListingPromises(Suite):
     async def test_appends_together_set_each_its_own(self, store: Store) -> None:
         names = [f"room {number}" for number in range(12)]
         for name in names:
-            await make_session(store, name)
+            await make.session(store, name)
         phases = {name: [None, "planning", "done"][number % 3] for number, name in enumerate(names)}
         rewards = {name: [None, 0.5][number % 2] for number, name in enumerate(names)}
-        commits = [Commit(name, make_entry(2), phase=phases[name], reward=rewards[name]) for name in names]
+        commits = [Commit(name, make.entry(2), phase=phases[name], reward=rewards[name]) for name in names]
         await asyncio.gather(*map(store.append, commits))
         for head in await store.heads():
             assert (head.phase, head.reward) == (phases[head.id], rewards[head.id])
 
     async def test_an_append_that_is_refused_sets_neither(self, store: Store) -> None:
-        await make_session(store)
-        last = Commit("room", make_entry(2), expires=LATER, phase="done", reward=1.0, closes=True)
+        await make.session(store)
+        last = Commit("room", make.entry(2), expires=LATER, phase="done", reward=1.0, closes=True)
         await store.append(last)
-        late = Commit("room", make_entry(3), expires=LATER, phase="planning", reward=0.0)
+        late = Commit("room", make.entry(3), expires=LATER, phase="planning", reward=0.0)
         assert await outcome(store.append(late)) is SessionClosed
-        assert await store.head("room") == make_head().after(last)
+        assert await store.head("room") == make.head().after(last)
 
     async def test_they_come_with_a_session_that_is_put_in(self, store: Store) -> None:
-        await make_session(store, phase="executing", reward=0.25)
-        await make_fork(store, "fork", "room", 1, phase="planning")
+        await make.session(store, phase="executing", reward=0.25)
+        await make.fork(store, "fork", "room", 1, phase="planning")
         listed = {head.id: (head.phase, head.reward) for head in await store.heads()}
         assert listed == {"room": ("executing", 0.25), "fork": ("planning", None)}
         record = await store.maintenance.export("room")
         assert (record.head.phase, record.head.reward) == ("executing", 0.25)
         await store.put(replace(record, head=replace(record.head, phase=None, reward=None)))
-        assert await store.head("room") == make_head(revision=1)
+        assert await store.head("room") == make.head(revision=1)
 
     # Filters and orders.
 
@@ -131,7 +121,7 @@ class ListingPromises(Suite):
     async def test_filters_and_orders_give_what_all_heads_would(self, store: Store, limit: int) -> None:
         chance = random.Random(limit)
         for number in range(24):
-            await make_session(
+            await make.session(
                 store,
                 f"{chance.choice(['room', 'room%', 'Room', 'rö', 'ro' + chr(0x10FFFF)])} {number}",
                 environment=chance.choice("ab"),
@@ -174,7 +164,7 @@ class ListingPromises(Suite):
         async def create() -> str:
             number = next(numbers)
             owner = "ann" if number % 2 else "bob"
-            await make_session(store, f"room {number}", owner=owner, created=float(number), reward=float(number % 3))
+            await make.session(store, f"room {number}", owner=owner, created=float(number), reward=float(number % 3))
             return f"room {number}"
 
         there = {await create() for _ in range(30)}

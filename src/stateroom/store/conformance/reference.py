@@ -18,7 +18,8 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.store import ALL_SESSIONS, Blobs, Commit, Entry, Head, HeadFilter, Loaded, Order, Record, Snapshot, Store
-from stateroom.store.conformance.helpers import make_blobs, make_entry, make_head, outcome
+from stateroom.store.conformance import make
+from stateroom.store.conformance.helpers import outcome
 
 MAINTENANCE = ("export", "orphans", "sizes", "vacuum")
 
@@ -290,7 +291,7 @@ def _choose_session(model: Reference, chance: random.Random, now: float, parent:
     revision = model.sessions[parent].head.revision if parent in model.sessions else 0
     first = max(0, revision + chance.choice([-2, -1, 0, 0, 0, 1])) if forks else 0
     last = first + chance.randrange(3)
-    head = make_head(
+    head = make.head(
         made,
         environment=chance.choice(["a", "b"]),
         created=now,  # no two sessions of one id have the same, or one could be restored over the other
@@ -302,18 +303,18 @@ def _choose_session(model: Reference, chance: random.Random, now: float, parent:
     )
     return {
         "head": head,
-        "entries": [make_entry(number, at=now, body=chance.randbytes(9)) for number in range(first + 1, last + 1)],
+        "entries": [make.entry(number, at=now, body=chance.randbytes(9)) for number in range(first + 1, last + 1)],
         "snapshot": Snapshot(last, chance.randbytes(9)) if chance.random() < 0.3 else None,
         "blobs": _choose_blobs(chance, 1),
     }
 
 
 def _choose_append(model: Reference, chance: random.Random, now: float, session: str) -> dict[str, Any]:
-    head = model.sessions[session].head if session in model.sessions else make_head(session)
+    head = model.sessions[session].head if session in model.sessions else make.head(session)
     revision = max(0, head.revision + chance.choice([1] * 12 + [0, 2]))
     commit = Commit(
         session,
-        make_entry(revision, _choose_call_id(chance), at=now, body=chance.randbytes(9)),
+        make.entry(revision, _choose_call_id(chance), at=now, body=chance.randbytes(9)),
         expires=chance.choice([_choose_expiry(chance, now), _choose_expiry(chance, now), None]),
         fence=head.fence + chance.choice([0] * 12 + [-1, 1]),
         snapshot=Snapshot(revision, chance.randbytes(9)) if chance.random() < 0.2 else None,
@@ -345,4 +346,4 @@ def _choose_call_id(chance: random.Random) -> str | None:
 
 
 def _choose_blobs(chance: random.Random, most: int) -> dict[str, bytes]:
-    return make_blobs(*(b"blob %d" % chance.randrange(6) for _ in range(chance.randint(0, most))))
+    return make.blobs(*(b"blob %d" % chance.randrange(6) for _ in range(chance.randint(0, most))))
