@@ -161,13 +161,6 @@ class Head(msgspec.Struct, frozen=True, gc=False):
         return "expired" if self.expires <= now else "live"
 
 
-HEAD_TYPES: dict[str, type] = {
-    name: next(kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and kind is not type(None))
-    for name, hint in get_type_hints(Head).items()
-}
-"""The fields of a head, and the type of each where it is not None."""
-
-
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """One step of a session's history."""
 
@@ -250,6 +243,11 @@ class Record(msgspec.Struct, frozen=True):
         """The number of entries, and the bytes of entries, snapshots and blobs."""
         bodies = (*(entry.body for entry in self.entries), *(snapshot.body for snapshot in self.snapshots))
         return Size(len(self.entries), sum(map(len, (*bodies, *self.blobs.values()))))
+
+
+def field_types(kind: type[msgspec.Struct]) -> dict[str, type]:
+    """The fields of a head, an entry or a snapshot, and the type of each where it is not None."""
+    return {name: (get_args(hint) or (hint,))[0] for name, hint in get_type_hints(kind).items()}
 
 
 class Size(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from stateroom.store import NO_BLOBS, Blobs, Commit, Head, HeadFilter, Snapshot, open_store
+from stateroom.store import Commit, Head, HeadFilter, Snapshot, open_store
 from stateroom.store.conformance import make
 from stateroom.store.conformance.helpers import TIMEOUT
 from stateroom.store.conformance.make import NOW
@@ -139,12 +139,9 @@ class StoreMachine(RuleBasedStateMachine):
         *,
         life: float | None = None,
         snapshot: bool = False,
-        blobs: Blobs = NO_BLOBS,
-        closes: bool = False,
-        phase: str | None = None,
-        reward: float | None = None,
         ahead: int = 0,
         above: int = 0,
+        **fields: Any,
     ) -> None:
         """Append an entry, possibly one at the wrong revision, or at the wrong fence."""
         head = self.head(session)
@@ -155,10 +152,7 @@ class StoreMachine(RuleBasedStateMachine):
             expires=None if life is None else self.now + life,
             fence=head.fence + above,
             snapshot=Snapshot(revision, self.body()) if snapshot else None,
-            blobs=blobs,
-            closes=closes,
-            phase=phase,
-            reward=reward,
+            **fields,
         )
         self.both("append", commit=commit)
 

@@ -309,6 +309,11 @@ class Root(msgspec.Struct, frozen=True, array_like=True, tag="session"):
     stamp: bytes = b""
     """New at each change, so that no content ever comes twice."""
 
+    @property
+    def folder(self) -> str:
+        """The folder of its segments and blobs."""
+        return data_folder(key_of(self.head.id), self.life)
+
     def changed(self, **fields: Any) -> Root:
         """The same with some fields changed, and without doubt."""
         return msgspec.structs.replace(self, **{"doubt": False, **fields})

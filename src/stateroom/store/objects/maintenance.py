@@ -64,14 +64,11 @@ class ObjectMaintenance(Maintenance):
 
     async def _take(self) -> list[SeenHead]:
         """All heads that can be read."""
-        listed = await self._list(HEADS)
+        listed = await self.access.backend.list_all(HEADS)
         self._damages = {}
         seen = await in_turn(listed, self._look, MAX_CONCURRENT)
         self._seen = {each.listed.name: each for each in seen if each is not None}
         return list(self._seen.values())
-
-    async def _list(self, folder: str) -> list[Listed]:
-        return [each async for some in self.access.backend.list(folder) for each in some]
 
     async def _look(self, listed: Listed) -> SeenHead | None:
         known = self._seen.get(listed.name)
@@ -153,7 +150,7 @@ class ObjectMaintenance(Maintenance):
         sessions = [seen for seen in await self._take() if seen.head is not None]
         parts = [part for seen in sessions for part in seen.parts]
         tails = sum(seen.parts[-1].size for seen in sessions)
-        objects = await self._list("")
+        objects = await self.access.backend.list_all("")
         return {
             "sessions": Size(len(sessions), sum(seen.listed.size for seen in sessions) - tails),
             "entries": Size(
@@ -204,7 +201,7 @@ class ObjectMaintenance(Maintenance):
         """Objects of sessions that do not exist, by owner; unreferenced objects of those that do; all heads."""
         old: defaultdict[Owner, list[str]] = defaultdict(list)
         for folder in (RECENT, FORKS, DATA):
-            for listed in await self._list(folder):
+            for listed in await self.access.backend.list_all(folder):
                 owner = owner_of(listed.name)
                 if owner is not None and _is_left_behind(listed, LEFT_BEHIND):
                     old[owner].append(listed.name)
@@ -223,7 +220,9 @@ class ObjectMaintenance(Maintenance):
             if owner in alive and (found := await self._unreferenced(alive[owner], data)):
                 unreferenced[alive[owner]] = found
         if strays:  # except those of a removal that has just ended
-            there = {listed.name for folder in (RECENT, FORKS, DATA) for listed in await self._list(folder)}
+            there = {
+                listed.name for folder in (RECENT, FORKS, DATA) for listed in await self.access.backend.list_all(folder)
+            }
             strays = {owner: kept for owner, names in strays.items() if (kept := [n for n in names if n in there])}
         return strays, unreferenced, seen
 
@@ -238,7 +237,7 @@ class ObjectMaintenance(Maintenance):
 
     async def _foreign(self) -> list[str]:
         """Objects with names that are not ours."""
-        listed = [each for folder in (RECENT, FORKS, DATA) for each in await self._list(folder)]
+        listed = [each for folder in (RECENT, FORKS, DATA) for each in await self.access.backend.list_all(folder)]
         return [each.name for each in listed if owner_of(each.name) is None]
 
     async def _without_referenced(self, view: SessionView, names: Collection[str]) -> list[str]:

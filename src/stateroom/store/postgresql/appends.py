@@ -12,26 +12,10 @@ from operator import attrgetter
 
 from stateroom.errors import StoreError, StoreUnavailable
 from stateroom.store.concurrency import answer, first_batch
+from stateroom.store.postgresql import binary
+from stateroom.store.postgresql.binary import BYTES, REAL, TRUTH, WHOLE, Value, array, real, text, whole
 from stateroom.store.postgresql.connection import Pool
-from stateroom.store.postgresql.statements import (
-    BYTES,
-    NO_ITEM,
-    REAL,
-    TRUTH,
-    WHOLE,
-    Statements,
-    Value,
-    array,
-    blob_columns,
-    bytes_item,
-    real_item,
-    real_or_none,
-    text_item,
-    text_or_none,
-    truth_item,
-    whole,
-    whole_item,
-)
+from stateroom.store.postgresql.statements import Statements
 from stateroom.store.records import Commit, Snapshot, refusal
 
 MAX_BATCH = 256
@@ -52,16 +36,16 @@ class PendingAppend:
         entry = commit.entry
         self.session = commit.session
         self.entry = entry
-        self.row = (
-            text_item(commit.session),
-            whole_item(entry.revision),
-            whole_item(commit.fence),
-            text_item(entry.kind),
-            real_item(entry.at),
-            bytes_item(entry.body),
-            text_item(entry.call_id),
-            real_item(commit.expires),
-            truth_item(commit.closes),
+        self.row: tuple[Value, ...] = (
+            text(commit.session),
+            whole(entry.revision),
+            whole(commit.fence),
+            text(entry.kind),
+            real(entry.at),
+            entry.body,
+            binary.text_or_none(entry.call_id),
+            binary.real_or_none(commit.expires),
+            binary.truth(commit.closes),
         )
         self.phase = commit.phase
         self.reward = commit.reward
@@ -127,7 +111,7 @@ class Appends:
                 batch[append.session] = append
                 weight += append.weight
         self._waiting = rest
-        return sorted(batch.values(), key=_row)
+        return sorted(batch.values(), key=attrgetter("session"))
 
     async def _write(self, batch: Sequence[PendingAppend]) -> None:
         """Write a batch; if the server refuses one of them, write each alone."""
@@ -154,23 +138,22 @@ class Appends:
 
 def _one(append: PendingAppend) -> list[Value]:
     """The parameters of the statement for one append."""
-    values: list[Value] = [None if item is NO_ITEM else item[4:] for item in append.row]
     snapshot = append.snapshot
-    values += (text_or_none(append.phase), real_or_none(append.reward))
+    values = [*append.row, binary.text_or_none(append.phase), binary.real_or_none(append.reward)]
     values += (None, None) if snapshot is None else (whole(snapshot.revision), snapshot.body)
-    values += blob_columns(append.blobs.items()) if append.blobs else (None, None)
+    values += binary.blob_columns(append.blobs.items()) if append.blobs else (None, None)
     return values
 
 
 def _many(batch: Sequence[PendingAppend]) -> list[Value]:
     """The parameters of the statement for several appends."""
     columns = zip(*map(_row, batch), strict=True)
-    values: list[Value] = [array(of, items) for of, items in zip(_COLUMNS, columns, strict=True)]
+    values: list[Value] = [array(of, column) for of, column in zip(_COLUMNS, columns, strict=True)]
     values += _indexed_columns(batch)
     values += _snapshot_columns([append.snapshot for append in batch])
     if any(append.blobs for append in batch):
-        values += blob_columns(blob for append in batch for blob in append.blobs.items())
-        values.append(array(WHOLE, [whole_item(last) for last in accumulate(len(append.blobs) for append in batch)]))
+        values += binary.blob_columns(blob for append in batch for blob in append.blobs.items())
+        values.append(array(WHOLE, map(whole, accumulate(len(append.blobs) for append in batch))))
     else:
         values += (None, None, None)
     return values
@@ -180,8 +163,8 @@ def _indexed_columns(batch: Sequence[PendingAppend]) -> list[Value]:
     if all(append.phase is None and append.reward is None for append in batch):
         return [None, None]
     return [
-        array(BYTES, [text_item(append.phase) for append in batch]),
-        array(REAL, [real_item(append.reward) for append in batch]),
+        array(BYTES, [binary.text_or_none(append.phase) for append in batch]),
+        array(REAL, [binary.real_or_none(append.reward) for append in batch]),
     ]
 
 
@@ -189,8 +172,8 @@ def _snapshot_columns(snapshots: Sequence[Snapshot | None]) -> list[Value]:
     if not any(snapshots):
         return [None, None]
     return [
-        array(WHOLE, [NO_ITEM if snapshot is None else whole_item(snapshot.revision) for snapshot in snapshots]),
-        array(BYTES, [NO_ITEM if snapshot is None else bytes_item(snapshot.body) for snapshot in snapshots]),
+        array(WHOLE, [None if snapshot is None else whole(snapshot.revision) for snapshot in snapshots]),
+        array(BYTES, [None if snapshot is None else snapshot.body for snapshot in snapshots]),
     ]
 
 

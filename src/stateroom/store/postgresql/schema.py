@@ -11,8 +11,9 @@ from __future__ import annotations
 from zlib import crc32
 
 from stateroom.errors import ForeignStore, StoreUnavailable
+from stateroom.store.postgresql.binary import TEXT, array, text, whole
 from stateroom.store.postgresql.connection import LONG, PostgresLink, transaction
-from stateroom.store.postgresql.statements import TEXT, array, in_schema, text_item, whole
+from stateroom.store.postgresql.statements import in_schema
 from stateroom.store.records import check_version
 
 TABLES = """
@@ -292,6 +293,6 @@ async def _tables(link: PostgresLink, schema: str, *names: str) -> list[str]:
     rows = await link.ask(
         b"SELECT relname::text FROM pg_class JOIN pg_namespace AS space ON space.oid = relnamespace "
         b"WHERE nspname::text = $1 AND relname::text = ANY ($2::text[])",
-        [schema.encode(), array(TEXT, [text_item(name) for name in names])],
+        [schema.encode(), array(TEXT, map(text, names))],
     )
     return [name for (name,) in rows]

@@ -10,7 +10,9 @@ from typing import Any, Self, TypeVar
 from stateroom.errors import SessionLeased, StoreError, StoreUnavailable, UnknownSession
 from stateroom.store.contract import Maintenance, Store
 from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, place_of
+from stateroom.store.postgresql import binary
 from stateroom.store.postgresql.appends import Appends, PendingAppend
+from stateroom.store.postgresql.binary import READER, Value, array, blob_columns, columns, real, text, whole
 from stateroom.store.postgresql.connection import (
     LONG,
     DatabaseAddress,
@@ -21,24 +23,7 @@ from stateroom.store.postgresql.connection import (
     transaction,
 )
 from stateroom.store.postgresql.schema import set_up
-from stateroom.store.postgresql.statements import (
-    BYTES,
-    COLUMNS,
-    READER,
-    Statements,
-    Value,
-    array,
-    blob_columns,
-    entry_columns,
-    head_values,
-    place_of_row,
-    real,
-    snapshot_columns,
-    text,
-    text_item,
-    to_value,
-    whole,
-)
+from stateroom.store.postgresql.statements import COLUMNS, Statements
 from stateroom.store.records import (
     Commit,
     Entry,
@@ -129,8 +114,8 @@ class PostgreSQLStore(Store):
         if not new:
             return await self._restore(record)
         head = record.head
-        parts = (*snapshot_columns(record.snapshots), *blob_columns(record.blobs.items()))
-        values = (*head_values(head), *entry_columns(record.entries), *parts)
+        parts = (*columns(Snapshot, record.snapshots), *blob_columns(record.blobs.items()))
+        values = (*binary.head_values(head), *columns(Entry, record.entries), *parts)
         ((refusal,),) = await self._ask(self.sql.create, *values)
         match refusal:
             case "taken":
@@ -152,11 +137,11 @@ class PostgreSQLStore(Store):
                 if not parent:
                     raise UnknownSession(head.parent)
                 head.check_parent(parent[0][0])
-            await link.ask(sql.put_head, head_values(head), LONG)
+            await link.ask(sql.put_head, binary.head_values(head), LONG)
             for entries in _portions(record.entries, _weight):
-                await link.ask(sql.put_entries, [key, *entry_columns(entries)], LONG)
+                await link.ask(sql.put_entries, [key, *columns(Entry, entries)], LONG)
             for snapshots in _portions(record.snapshots, _weight):
-                await link.ask(sql.put_snapshots, [key, *snapshot_columns(snapshots)], LONG)
+                await link.ask(sql.put_snapshots, [key, *columns(Snapshot, snapshots)], LONG)
             for blobs in _portions([*record.blobs.items()], lambda blob: len(blob[1])):
                 await link.ask(sql.put_blobs, [key, *blob_columns(blobs)], LONG)
 
@@ -222,7 +207,7 @@ class PostgreSQLStore(Store):
     async def heads(
         self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
-        last = () if after is None else tuple(map(to_value, place_of(after, order)))
+        last = () if after is None else tuple(map(binary.text_or_real, place_of(after, order)))
         found: list[Head] = []
         while True:  # more than once if damaged heads are passed over
             statement, values = self.sql.heads(wanted, order, last, limit)
@@ -230,7 +215,7 @@ class PostgreSQLStore(Store):
             found += READER.heads(rows)
             if len(found) >= limit or len(rows) < limit:
                 return found[:limit]
-            last = place_of_row(rows[-1], order)
+            last = binary.place_of_row(rows[-1], order)
 
     async def children(self, session: str) -> list[Head]:
         async with self.link() as link:
@@ -261,7 +246,7 @@ class PostgreSQLStore(Store):
         return READER.entry(session, rows[0]) if rows else None
 
     async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
-        wanted = None if digests is None else array(BYTES, [text_item(digest) for digest in digests])
+        wanted = None if digests is None else array(binary.BYTES, map(text, digests))
         rows = await self._ask_of(session, self.sql.blobs, wanted)
         return {READER.to_text(digest): body for digest, body in rows}
 
@@ -325,7 +310,7 @@ class PostgreSQLMaintenance(Maintenance):
         last: tuple[bytes, ...] = ()
         while rows := await link.ask(*self.store.sql.heads(ALL_SESSIONS, "newest", last, HEADS_AT_ONCE), LONG):
             found += READER.damages(rows)
-            last = place_of_row(rows[-1], "newest")
+            last = binary.place_of_row(rows[-1], "newest")
         return found
 
     async def vacuum(self) -> None:

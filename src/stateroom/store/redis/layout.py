@@ -32,7 +32,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from stateroom.store.records import DAMAGE, HEAD_TYPES, Entry, Head, damaged
+from stateroom.store.records import DAMAGE, Entry, Head, damaged, field_types
 
 ORIGIN = ("id", "environment", "owner", "parent", "parent_revision")
 """The fields of a `Head` that are kept together, since they never change."""
@@ -82,15 +82,16 @@ def flag(whether: bool) -> str:
     return "1" if whether else "0"
 
 
+_TYPES = field_types(Head)
 _WRITE: dict[type, Callable[[Any], str]] = {str: str, int: str, float: time, bool: flag}
 _READ: dict[type, Callable[[bytes], Any]] = {str: bytes.decode, int: int, float: float, bool: lambda text: text == b"1"}
-_READERS = [(name, _READ[HEAD_TYPES[name]]) for name in CHANGING]
+_READERS = [(name, _READ[_TYPES[name]]) for name in CHANGING]
 _MAY_BE_NONE = {field.name for field in msgspec.structs.fields(Head) if field.default is None}
 
 
 def optional(name: str, value: object) -> str:
     """A field of a head, as scripts take it: None is empty, and all else begins with a =."""
-    return "" if value is None else f"={_WRITE[HEAD_TYPES[name]](value)}"
+    return "" if value is None else f"={_WRITE[_TYPES[name]](value)}"
 
 
 def to_member(session: str, birth: str) -> bytes:

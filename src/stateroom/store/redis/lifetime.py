@@ -44,6 +44,7 @@ from stateroom.errors import (
 )
 from stateroom.store.concurrency import in_turn
 from stateroom.store.records import Entry, Head, Record
+from stateroom.store.redis import scripts
 from stateroom.store.redis.connection import RedisLink, Word
 from stateroom.store.redis.layout import (
     CHANGING,
@@ -58,19 +59,6 @@ from stateroom.store.redis.layout import (
     to_member,
     unpack_head,
     unpack_origin,
-)
-from stateroom.store.redis.scripts import (
-    ADOPT,
-    ANNOUNCE,
-    DELETE,
-    DISCARD,
-    EXPIRE,
-    HELD,
-    KEEP,
-    LOOK,
-    MEMORY,
-    PLACE,
-    PUT,
 )
 
 MANY = 500
@@ -109,19 +97,19 @@ class SessionIndex:
         by_expiry = self._closed if head.closed else self._open
         keys = (self._by_age, self._by_age_in(head.environment), by_expiry, self._origins)
         member = to_member(head.id, birth)
-        await self._link.run(ANNOUNCE, keys, member, time(head.created), time(head.expires), pack_origin(head))
+        await self._link.run(scripts.ANNOUNCE, keys, member, time(head.created), time(head.expires), pack_origin(head))
 
     async def discard(self, member: bytes, environment: str) -> None:
         """Remove a session that is gone."""
         by_age = (self._by_age, self._by_age_in(environment))
-        await self._link.run(DISCARD, (*by_age, self._open, self._closed, self._origins, self._notes), member)
+        await self._link.run(scripts.DISCARD, (*by_age, self._open, self._closed, self._origins, self._notes), member)
 
     async def place(self, session: str, note: Note) -> None:
         """Apply a note."""
         birth, number, expires, closed = note
         member = to_member(session, birth.decode())
         keys = (self._by_age, self._open, self._closed, self._notes)
-        await self._link.run(PLACE, keys, member, str(number), expires, closed)
+        await self._link.run(scripts.PLACE, keys, member, str(number), expires, closed)
 
     async def has(self, member: bytes) -> bool:
         return await self._link.ask("ZSCORE", self._by_age, member) is not None
@@ -161,7 +149,7 @@ class SessionIndex:
     async def memory(self) -> int:
         """About the bytes of memory that it takes, without the small part that is by environment."""
         keys = (self._by_age, self._open, self._closed, self._origins, self._notes)
-        size: int = await self._link.run(MEMORY, keys)
+        size: int = await self._link.run(scripts.MEMORY, keys)
         return size
 
 
@@ -224,7 +212,7 @@ class Lifetimes:
             return None, ""
         parent = self.keys(head.parent)
         words = (member, str(head.parent_revision), time(head.expires), time(head.created))
-        while is_held_back(answer := await self._link.run(ADOPT, (parent.session, parent.forks), *words)):
+        while is_held_back(answer := await self._link.run(scripts.ADOPT, (parent.session, parent.forks), *words)):
             await self.hold(head.parent, answer)
         if answer == b"unknown":
             return UnknownSession(head.parent), ""
@@ -242,7 +230,7 @@ class Lifetimes:
         _, milliseconds, origin = answer
         session = unpack_origin(origin)[1]
         while below and session is not None:
-            answer = await self._link.run(KEEP, (self.keys(session).session,), milliseconds)
+            answer = await self._link.run(scripts.KEEP, (self.keys(session).session,), milliseconds)
             if is_held_back(answer):
                 below.append((session, milliseconds))
                 _, milliseconds, origin = answer
@@ -250,7 +238,7 @@ class Lifetimes:
             else:
                 until = FOREVER if answer == b"unknown" else answer  # then it is lost, and there is nothing to hold
                 session, milliseconds = below.pop()
-                await self._link.run(HELD, (self.keys(session).session,), until)
+                await self._link.run(scripts.HELD, (self.keys(session).session,), until)
 
     async def _put(self, record: Record, birth: str, held: Word = "") -> Any:
         head, keys = record.head, self.keys(record.head.id)
@@ -264,7 +252,7 @@ class Lifetimes:
             words += (str(snapshot.revision), snapshot.body)
         for blob in record.blobs.items():
             words += blob
-        return await self._link.run(PUT, (keys.session, keys.snapshots, keys.forks, keys.void(birth)), *words)
+        return await self._link.run(scripts.PUT, (keys.session, keys.snapshots, keys.forks, keys.void(birth)), *words)
 
     async def repair(self, head: Head, birth: str) -> None:
         """Make sure that the index, and the parent of a fork, know a session as it is."""
@@ -283,7 +271,7 @@ class Lifetimes:
 
     async def delete(self, session: str) -> None:
         keys = self.keys(session)
-        answer = await self._link.run(DELETE, (keys.session, keys.snapshots, keys.forks), time(0.0))
+        answer = await self._link.run(scripts.DELETE, (keys.session, keys.snapshots, keys.forks), time(0.0))
         if answer == b"unknown":
             raise UnknownSession(session)
         if answer[0] != b"removed":
@@ -341,7 +329,7 @@ class Lifetimes:
         session, birth = from_member(member)
         keys = self.keys(session)
         places = (keys.session, keys.snapshots, keys.forks, keys.void(birth))
-        return await self._link.run(EXPIRE, places, birth, time(now), str(VOID_MILLISECONDS))
+        return await self._link.run(scripts.EXPIRE, places, birth, time(now), str(VOID_MILLISECONDS))
 
     async def _finish(self, member: bytes, environment: str, parent: str | None) -> None:
         """Remove a session that is gone from its parent's set, and then from the index."""
@@ -365,7 +353,7 @@ class Lifetimes:
         """Whether a session is live; corrects the index."""
         session, birth = from_member(member)
         try:
-            note = await self._link.run(LOOK, (self.keys(session).session,), birth, time(now))
+            note = await self._link.run(scripts.LOOK, (self.keys(session).session,), birth, time(now))
         except BadData:
             return False
         if not isinstance(note, list):

@@ -22,6 +22,7 @@ from stateroom.store.records import (
     no_snapshot,
     refusal,
 )
+from stateroom.store.redis import scripts
 from stateroom.store.redis.address import parse_address
 from stateroom.store.redis.connection import RedisLink, Word
 from stateroom.store.redis.layout import (
@@ -38,7 +39,6 @@ from stateroom.store.redis.layout import (
 )
 from stateroom.store.redis.lifetime import Lifetimes, SessionIndex, is_held_back
 from stateroom.store.redis.maintenance import RedisMaintenance
-from stateroom.store.redis.scripts import APPEND, FIND_CALL, LEASE, PRUNE, READ, RELEASE, TOUCH, VERSION_OF
 
 VERSION = 1
 """The version of the layout, raised when older code could no longer read it."""
@@ -120,10 +120,10 @@ class RedisStore(Store):
                 "" if call is None else f"c:{call}",
                 *more,
             )
-            answer = await self._link.run(APPEND, keys, *words)
+            answer = await self._link.run(scripts.APPEND, keys, *words)
             while is_held_back(answer):
                 await self._lifetimes.hold(session, answer)
-                answer = await self._link.run(APPEND, keys, *words)
+                answer = await self._link.run(scripts.APPEND, keys, *words)
             if isinstance(answer, bytes):
                 raise refusal(answer.decode(), session, entry)
             if answer is not None:
@@ -132,7 +132,7 @@ class RedisStore(Store):
     async def touch(self, session: str, *, now: float, expires: float) -> None:
         with self._gate:
             keys = (self._keys(session).session,)
-            while is_held_back(answer := await self._link.run(TOUCH, keys, time(now), time(expires))):
+            while is_held_back(answer := await self._link.run(scripts.TOUCH, keys, time(now), time(expires))):
                 await self._lifetimes.hold(session, answer)
             if isinstance(answer, bytes):
                 raise refusal(answer.decode(), session)
@@ -141,14 +141,14 @@ class RedisStore(Store):
 
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
         with self._gate:
-            answer = await self._link.run(LEASE, (self._keys(session).session,), holder, time(now), time(until))
+            answer = await self._link.run(scripts.LEASE, (self._keys(session).session,), holder, time(now), time(until))
             if isinstance(answer, bytes):
                 raise refusal(answer.decode(), session)
             return unpack_head(session, answer)
 
     async def release(self, session: str, holder: str) -> None:
         with self._gate:
-            answer = await self._link.run(RELEASE, (self._keys(session).session,), holder, time(0.0))
+            answer = await self._link.run(scripts.RELEASE, (self._keys(session).session,), holder, time(0.0))
             if answer is not None:
                 raise refusal(answer.decode(), session)
 
@@ -206,14 +206,14 @@ class RedisStore(Store):
     async def _read(self, session: str, until: int | None, after: str) -> Any:
         keys = self._keys(session)
         last = "" if until is None else str(until)
-        answer = await self._link.run(READ, (keys.session, keys.snapshots), last, after)
+        answer = await self._link.run(scripts.READ, (keys.session, keys.snapshots), last, after)
         if isinstance(answer, bytes):
             raise refusal(answer.decode(), session)
         return answer
 
     async def find_call(self, session: str, call_id: str) -> Entry | None:
         with self._gate:
-            answer = await self._link.run(FIND_CALL, (self._keys(session).session,), f"c:{call_id}")
+            answer = await self._link.run(scripts.FIND_CALL, (self._keys(session).session,), f"c:{call_id}")
             if isinstance(answer, bytes):
                 raise refusal(answer.decode(), session)
             return None if answer is None else unpack_entry(session, answer[0])
@@ -241,7 +241,7 @@ class RedisStore(Store):
     async def prune(self, session: str, below: int) -> int:
         with self._gate:
             keys = self._keys(session)
-            answer = await self._link.run(PRUNE, (keys.session, keys.snapshots), str(below))
+            answer = await self._link.run(scripts.PRUNE, (keys.session, keys.snapshots), str(below))
             if answer == b"revision":
                 raise no_snapshot(session, below)
             if isinstance(answer, bytes):
@@ -259,10 +259,10 @@ class RedisStore(Store):
 
 async def _check_version(link: RedisLink, key: str) -> None:
     """Check that the data is ours, of a version that we can read; mark an empty place as ours."""
-    found = await link.run(VERSION_OF, (key,))
+    found = await link.run(scripts.VERSION_OF, (key,))
     if found is None:
         await link.ask("SET", key, str(VERSION), "NX")
-        found = await link.run(VERSION_OF, (key,))
+        found = await link.run(scripts.VERSION_OF, (key,))
     if not found.isdigit():
         raise ForeignStore(f"{link.place}: the key {key} is not Stateroom's; choose another prefix=... in the URL")
     check_version(f"{link.place}: the key {key}", int(found), VERSION)
