@@ -25,7 +25,7 @@ from stateroom.store.conformance.make import LATER, MUCH_LATER, NOW
 from stateroom.store.conformance.reference import Reference, ask, choose_call, compare
 from stateroom.store.memory import MemoryStore
 from stateroom.store.tiered import transfer
-from stateroom.store.tiered.marks import kind_of
+from stateroom.store.tiered.tier import kind_of
 from tests.patience import PATIENCE
 from tests.store.tiers import Crash, Death, Fate, Meanwhile, Script, process, tiered
 

@@ -1,7 +1,8 @@
-"""The world of the office: thousands of consistent records, from a seeded generator."""
+"""The world of the office: thousands of consistent records, from a seeded generator, and draws from them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from functools import cache
@@ -14,6 +15,7 @@ from stateroom.gallery.office.rules import CAPS, HOUSE, POLICIES
 from stateroom.gallery.office.state import Contact, Event, Expense, File, Mail, Office, Project, Record, Ticket
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 NOW = datetime(2026, 3, 2, 8)
 """A Monday, before office hours."""
@@ -64,6 +66,36 @@ def address(name: str, company: str) -> str:
 
 def phone(rng: Random) -> str:
     return f"+00 {rng.randint(100, 999)} {rng.randint(1000, 9999)}"
+
+
+def one_of(rng: Random, candidates: Iterable[T]) -> T:
+    """A random candidate."""
+    return rng.choice(list(candidates))
+
+
+def anybody(world: Office, rng: Random) -> Contact:
+    """A random person; half of the time one with a namesake."""
+    contacts = [*world.contacts.values()]
+    if rng.random() < 0.5:
+        bearers = Counter(contact.name for contact in contacts)
+        contacts = [contact for contact in contacts if bearers[contact.name] > 1]
+    return rng.choice(contacts)
+
+
+def outsider(world: Office, rng: Random) -> Contact:
+    """A random person of another company."""
+    while (contact := anybody(world, rng)).company == HOUSE:
+        pass
+    return contact
+
+
+def staff(world: Office) -> list[Contact]:
+    return [contact for contact in world.contacts.values() if contact.company == HOUSE]
+
+
+def open_ticket(world: Office, rng: Random) -> Ticket:
+    """A random ticket that is not closed."""
+    return one_of(rng, (ticket for ticket in world.tickets.values() if ticket.status != "closed"))
 
 
 def _contacts(rng: Random) -> Iterator[Contact]:

@@ -92,7 +92,8 @@ if held and tonumber(held) < tonumber(ARGV[1]) then redis.call('HSET', KEYS[1], 
 # 'c:' and the call id or ''; and if there is more than that: whether it closes, the snapshot's revision or '', its
 # body, the phase and the reward (see `optional`), digests and blobs.
 APPEND = Script(
-    _TTL
+    _NOTE
+    + _TTL
     + """
 local key = KEYS[1]
 local kept = redis.call('HMGET', key, 'revision', 'fence', 'expires', 'closed', 'indexed', ARGV[7])
@@ -102,32 +103,23 @@ if tonumber(kept[3]) <= tonumber(ARGV[4]) then return 'expired' end
 if kept[6] then return 'duplicate' end
 if kept[1] ~= ARGV[1] or kept[2] ~= ARGV[3] then return 'conflict' end
 local fields = {'revision', ARGV[2], 'e:' .. ARGV[2], ARGV[5]}
+local function set(field, value)
+  fields[#fields + 1] = field
+  fields[#fields + 1] = value
+end
 local expires, milliseconds = kept[3], false
 if ARGV[6] ~= '' then
   expires = ARGV[6]
   milliseconds = lifetime(expires, ARGV[4])
   local held = hold(milliseconds, milliseconds)
   if held then return held end
-  fields[5] = 'expires'
-  fields[6] = expires
+  set('expires', expires)
 end
-if ARGV[7] ~= '' then
-  fields[#fields + 1] = ARGV[7]
-  fields[#fields + 1] = ARGV[2]
-end
+if ARGV[7] ~= '' then set(ARGV[7], ARGV[2]) end
 local closed = ARGV[8] == '1'
-if closed then
-  fields[#fields + 1] = 'closed'
-  fields[#fields + 1] = '1'
-end
-if ARGV[11] and ARGV[11] ~= '' then
-  fields[#fields + 1] = 'phase'
-  fields[#fields + 1] = string.sub(ARGV[11], 2)
-end
-if ARGV[12] and ARGV[12] ~= '' then
-  fields[#fields + 1] = 'reward'
-  fields[#fields + 1] = string.sub(ARGV[12], 2)
-end
+if closed then set('closed', '1') end
+if ARGV[11] and ARGV[11] ~= '' then set('phase', string.sub(ARGV[11], 2)) end
+if ARGV[12] and ARGV[12] ~= '' then set('reward', string.sub(ARGV[12], 2)) end
 redis.call('HSET', key, unpack(fields))
 if ARGV[9] and ARGV[9] ~= '' then
   redis.call('HSET', key, 's:' .. ARGV[9], ARGV[10])
@@ -138,8 +130,7 @@ for at = 13, #ARGV, 2 do
   redis.call('HSETNX', key, 'b:' .. ARGV[at], ARGV[at + 1])
 end
 if closed or tonumber(expires) < tonumber(kept[5]) then
-  redis.call('HSET', key, 'indexed', expires)
-  return {redis.call('HGET', key, 'birth'), redis.call('HINCRBY', key, 'placed', 1), expires, ARGV[8] or '0'}
+  return note(redis.call('HGET', key, 'birth'), expires, ARGV[8] or '0')
 end
 """
 )
@@ -359,13 +350,13 @@ return 'removed'
 """
 )
 
-# KEYS: session, snapshots. ARGV: revision.
+# KEYS: session, snapshots. ARGV: revision. Returns nothing if it has no snapshot.
 PRUNE = Script(
     """
 local key = KEYS[1]
 local kept = redis.call('HMGET', key, 'revision', 'first', 'base')
 if not kept[1] then return 'unknown' end
-if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return 'revision' end
+if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return end
 local first, below = tonumber(kept[2]), tonumber(ARGV[1])
 for _, snapshot in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. ARGV[1])) do
   redis.call('HDEL', key, 's:' .. snapshot)

@@ -120,37 +120,40 @@ class RedisStore(Store):
                 "" if call is None else f"c:{call}",
                 *more,
             )
-            answer = await self._link.run(scripts.APPEND, keys, *words)
-            while is_held_back(answer):
-                await self._lifetimes.hold(session, answer)
-                answer = await self._link.run(scripts.APPEND, keys, *words)
-            if isinstance(answer, bytes):
-                raise refusal(answer.decode(), session, entry)
-            if answer is not None:
-                await self._lifetimes.take_note(session, answer)
+            await self._write(scripts.APPEND, session, keys, *words, entry=entry)
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
         with self._gate:
             keys = (self._keys(session).session,)
-            while is_held_back(answer := await self._link.run(scripts.TOUCH, keys, time(now), time(expires))):
-                await self._lifetimes.hold(session, answer)
-            if isinstance(answer, bytes):
-                raise refusal(answer.decode(), session)
-            if answer is not None:
-                await self._lifetimes.take_note(session, answer)
+            await self._write(scripts.TOUCH, session, keys, time(now), time(expires))
 
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
         with self._gate:
-            answer = await self._link.run(scripts.LEASE, (self._keys(session).session,), holder, time(now), time(until))
-            if isinstance(answer, bytes):
-                raise refusal(answer.decode(), session)
-            return unpack_head(session, answer)
+            keys = (self._keys(session).session,)
+            fields = await self._run(scripts.LEASE, session, keys, holder, time(now), time(until))
+            return unpack_head(session, fields)
 
     async def release(self, session: str, holder: str) -> None:
         with self._gate:
-            answer = await self._link.run(scripts.RELEASE, (self._keys(session).session,), holder, time(0.0))
-            if answer is not None:
-                raise refusal(answer.decode(), session)
+            await self._run(scripts.RELEASE, session, (self._keys(session).session,), holder, time(0.0))
+
+    async def _write(
+        self, script: scripts.Script, session: str, keys: Sequence[str], *words: Word, entry: Entry | None = None
+    ) -> None:
+        """Run a script that may move the expiry: its ancestors must live longer, and the index must know."""
+        while is_held_back(answer := await self._run(script, session, keys, *words, entry=entry)):
+            await self._lifetimes.hold(session, answer)
+        if answer is not None:
+            await self._lifetimes.take_note(session, answer)
+
+    async def _run(
+        self, script: scripts.Script, session: str, keys: Sequence[str], *words: Word, entry: Entry | None = None
+    ) -> Any:
+        """Run a script; an answer in one word is a refusal."""
+        answer = await self._link.run(script, keys, *words)
+        if isinstance(answer, bytes):
+            raise refusal(answer.decode(), session, entry)
+        return answer
 
     # Reading.
 
@@ -206,16 +209,11 @@ class RedisStore(Store):
     async def _read(self, session: str, until: int | None, after: str) -> Any:
         keys = self._keys(session)
         last = "" if until is None else str(until)
-        answer = await self._link.run(scripts.READ, (keys.session, keys.snapshots), last, after)
-        if isinstance(answer, bytes):
-            raise refusal(answer.decode(), session)
-        return answer
+        return await self._run(scripts.READ, session, (keys.session, keys.snapshots), last, after)
 
     async def find_call(self, session: str, call_id: str) -> Entry | None:
         with self._gate:
-            answer = await self._link.run(scripts.FIND_CALL, (self._keys(session).session,), f"c:{call_id}")
-            if isinstance(answer, bytes):
-                raise refusal(answer.decode(), session)
+            answer = await self._run(scripts.FIND_CALL, session, (self._keys(session).session,), f"c:{call_id}")
             return None if answer is None else unpack_entry(session, answer[0])
 
     async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
@@ -241,11 +239,9 @@ class RedisStore(Store):
     async def prune(self, session: str, below: int) -> int:
         with self._gate:
             keys = self._keys(session)
-            answer = await self._link.run(scripts.PRUNE, (keys.session, keys.snapshots), str(below))
-            if answer == b"revision":
+            answer = await self._run(scripts.PRUNE, session, (keys.session, keys.snapshots), str(below))
+            if answer is None:
                 raise no_snapshot(session, below)
-            if isinstance(answer, bytes):
-                raise refusal(answer.decode(), session)
             return int(answer)
 
     async def sweep(self, now: float) -> int:

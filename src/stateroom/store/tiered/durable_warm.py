@@ -33,8 +33,7 @@ from stateroom.store.contract import Maintenance, Store
 from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, filter_newest, page_of
 from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size
 from stateroom.store.tiered.families import Families, Idleness
-from stateroom.store.tiered.marks import BURIED, Mark, is_buried, kind_of, mark_of, visible
-from stateroom.store.tiered.tier import Tier
+from stateroom.store.tiered.tier import BURIED, Mark, Tier, is_buried, kind_of, mark_of, visible
 from stateroom.store.tiered.transfer import Transfer, find, set_head
 
 T = TypeVar("T")

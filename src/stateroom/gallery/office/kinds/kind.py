@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -14,8 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
-from stateroom.gallery.office.rules import HOUSE
-from stateroom.gallery.office.state import Contact, Expense, Mail, Office, Ticket
+from stateroom.gallery.office.state import Contact, Expense, Mail, Office
 from stateroom.gallery.office.world import MAILS, NOW
 
 T = TypeVar("T")
@@ -105,31 +103,6 @@ def answer_of(rng: Random) -> Literal["yes", "no"]:
     return "yes" if rng.random() < 0.6 else "no"
 
 
-def anybody(world: Office, rng: Random) -> Contact:
-    """A random person; half of the time one with a namesake."""
-    contacts = [*world.contacts.values()]
-    if rng.random() < 0.5:
-        bearers = Counter(contact.name for contact in contacts)
-        contacts = [contact for contact in contacts if bearers[contact.name] > 1]
-    return rng.choice(contacts)
-
-
-def outsider(world: Office, rng: Random) -> Contact:
-    """A random person of another company."""
-    while (contact := anybody(world, rng)).company == HOUSE:
-        pass
-    return contact
-
-
-def staff(world: Office) -> list[Contact]:
-    return [contact for contact in world.contacts.values() if contact.company == HOUSE]
-
-
-def open_ticket(world: Office, rng: Random) -> Ticket:
-    """A random ticket that is not closed."""
-    return one_of(rng, (ticket for ticket in world.tickets.values() if ticket.status != "closed"))
-
-
 def mail_to_office(sender: str, subject: str, body: str, number: int = 1, hours: int = 20) -> Mail:
     """A mail from some hours ago, the first or another one of a task."""
     to, sent_at = ("office@larkspur-works.example",), NOW - timedelta(hours=hours)
@@ -138,8 +111,3 @@ def mail_to_office(sender: str, subject: str, body: str, number: int = 1, hours:
 
 def with_mail(*mails: Mail) -> Changes:
     return Changes(mails={mail.id: mail for mail in mails})
-
-
-def one_of(rng: Random, candidates: Iterable[T]) -> T:
-    """A random candidate."""
-    return rng.choice(list(candidates))

@@ -7,20 +7,10 @@ from datetime import date, datetime, time, timedelta
 from random import Random
 
 from stateroom.gallery.office.kinds import steps
-from stateroom.gallery.office.kinds.kind import (
-    Asked,
-    Drawn,
-    Kind,
-    Script,
-    anybody,
-    mail_to_office,
-    one_of,
-    staff,
-    with_mail,
-)
+from stateroom.gallery.office.kinds.kind import Asked, Drawn, Kind, Script, mail_to_office, with_mail
 from stateroom.gallery.office.state import Event, Office
 from stateroom.gallery.office.vocabulary import MEETINGS
-from stateroom.gallery.office.world import NOW, workday
+from stateroom.gallery.office.world import NOW, anybody, one_of, staff, workday
 
 TODAY = NOW.date().isoformat()
 

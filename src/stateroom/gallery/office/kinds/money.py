@@ -16,15 +16,12 @@ from stateroom.gallery.office.kinds.kind import (
     Script,
     answer_of,
     mail_to_office,
-    one_of,
-    outsider,
-    staff,
     with_mail,
 )
 from stateroom.gallery.office.rules import CAPS, LIMIT, occasion
 from stateroom.gallery.office.state import Contact, Expense, Office
 from stateroom.gallery.office.vocabulary import VENDORS
-from stateroom.gallery.office.world import EXPENSES, workday
+from stateroom.gallery.office.world import EXPENSES, one_of, outsider, staff, workday
 
 Case = Literal["fine", "capped", "double", "large"]
 """An expense that may be paid, is above its cap, was paid before, or needs the manager."""

@@ -6,11 +6,11 @@ from collections import Counter
 from random import Random
 
 from stateroom.gallery.office.kinds import steps
-from stateroom.gallery.office.kinds.kind import Asked, Drawn, Kind, Script, anybody, one_of, open_ticket
+from stateroom.gallery.office.kinds.kind import Asked, Drawn, Kind, Script
 from stateroom.gallery.office.rules import CAPS
 from stateroom.gallery.office.state import Office
 from stateroom.gallery.office.vocabulary import LABELS
-from stateroom.gallery.office.world import phone
+from stateroom.gallery.office.world import anybody, one_of, open_ticket, phone
 
 PRIORITIES = ("low", "normal", "high", "urgent")
 

@@ -8,23 +8,10 @@ from random import Random
 from typing import Any
 
 from stateroom.gallery.office.kinds import steps
-from stateroom.gallery.office.kinds.kind import (
-    Asked,
-    Changes,
-    Drawn,
-    Kind,
-    Part,
-    Script,
-    anybody,
-    mail_to_office,
-    one_of,
-    open_ticket,
-    outsider,
-    with_mail,
-)
+from stateroom.gallery.office.kinds.kind import Asked, Changes, Drawn, Kind, Part, Script, mail_to_office, with_mail
 from stateroom.gallery.office.state import Office
 from stateroom.gallery.office.vocabulary import THINGS, WORK
-from stateroom.gallery.office.world import STAFF, address, phone, workday
+from stateroom.gallery.office.world import STAFF, address, anybody, one_of, open_ticket, outsider, phone, workday
 
 LINE = r"- (.+?): (.+?), by (\d{4}-\d\d-\d\d)"
 
