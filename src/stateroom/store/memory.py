@@ -22,7 +22,7 @@ _age = attrgetter("age")
 _revision = attrgetter("revision")
 
 
-class _Kept:
+class _Session:
     """All that is kept of one session."""
 
     __slots__ = ("blobs", "calls", "entries", "forks", "head", "snapshots")
@@ -60,7 +60,7 @@ class MemoryStore(Store):
 
     def __init__(self, max_sessions: int = MAX_SESSIONS) -> None:
         self.max_sessions = max_sessions
-        self._kept: dict[str, _Kept] | None = {}
+        self._kept: dict[str, _Session] | None = {}
 
     @classmethod
     async def open(cls, url: str) -> Self:
@@ -71,12 +71,12 @@ class MemoryStore(Store):
         self._kept = None
 
     @property
-    def _sessions(self) -> dict[str, _Kept]:
+    def _sessions(self) -> dict[str, _Session]:
         if self._kept is None:
             raise StoreUnavailable("this store is closed")
         return self._kept
 
-    def _find(self, session: str) -> _Kept:
+    def _find(self, session: str) -> _Session:
         try:
             return self._sessions[session]
         except KeyError:
@@ -86,16 +86,16 @@ class MemoryStore(Store):
         head = record.head
         kept = self._sessions.get(head.id)
         if kept is None:
-            self._add(_Kept(record))
+            self._add(_Session(record))
             return
         head.check_replaces(kept.head, new=new)
         entries, snapshots = _union(record.entries, kept.entries), _union(record.snapshots, kept.snapshots)
-        whole = _Kept(Record(head, entries, snapshots, kept.blobs))
+        whole = _Session(Record(head, entries, snapshots, kept.blobs))
         whole.add_blobs(record.blobs)
         whole.forks = kept.forks
         self._sessions[head.id] = whole
 
-    def _add(self, kept: _Kept) -> None:
+    def _add(self, kept: _Session) -> None:
         """Add a new session."""
         head = kept.head
         if len(self._sessions) >= self.max_sessions:
