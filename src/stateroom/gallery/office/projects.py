@@ -6,24 +6,8 @@ from datetime import date
 from typing import Any
 
 from stateroom import ToolError, tool
-from stateroom.gallery.office.state import (
-    RESERVED,
-    Contact,
-    Office,
-    Priority,
-    Progress,
-    Project,
-    Ticket,
-    add,
-    filled,
-    find,
-    has_words,
-    id_of,
-    new_id,
-    page_of,
-    replace,
-    words,
-)
+from stateroom.gallery.office import records
+from stateroom.gallery.office.state import Contact, Office, Priority, Progress, Project, Ticket
 
 
 class ProjectTools:
@@ -37,9 +21,11 @@ class ProjectTools:
             query: Words that must all be in the name or the client's.
             page: Which page of the results.
         """
-        wanted = words(query)
-        found = [project for project in state.projects.values() if has_words(wanted, project.name, project.client)]
-        return page_of(found, page, _brief_project)
+        wanted = records.words(query)
+        found = [
+            project for project in state.projects.values() if records.has_words(wanted, project.name, project.client)
+        ]
+        return records.page_of(found, page, _brief_project)
 
     @tool(effect="read")
     def search_tickets(
@@ -60,18 +46,18 @@ class ProjectTools:
             status: How far they are; closed ones are left out unless asked for.
             page: Which page of the results.
         """
-        wanted = words(query)
-        project = id_of(state, Project, project_id)
-        assignee = id_of(state, Contact, assignee_id)
+        wanted = records.words(query)
+        project = records.id_of(state, Project, project_id)
+        assignee = records.id_of(state, Contact, assignee_id)
         found = [
             ticket
             for ticket in state.tickets.values()
             if (ticket.status == status if status else ticket.status != "closed")
             and (not project or ticket.project == project)
             and (not assignee or ticket.assignee == assignee)
-            and has_words(wanted, ticket.title)
+            and records.has_words(wanted, ticket.title)
         ]
-        return page_of(found, page, _brief_ticket)
+        return records.page_of(found, page, _brief_ticket)
 
     @tool(effect="read")
     def get_ticket(self, state: Office, ticket_id: str) -> Ticket:
@@ -80,7 +66,7 @@ class ProjectTools:
         Args:
             ticket_id: The ticket, such as T-0001.
         """
-        return find(state, Ticket, ticket_id)
+        return records.find(state, Ticket, ticket_id)
 
     @tool
     def create_ticket(
@@ -103,10 +89,10 @@ class ProjectTools:
             priority: How urgent it is.
             description: What is to be done.
         """
-        project = find(state, Project, project_id)
-        assignee = find(state, Contact, assignee_id)
+        project = records.find(state, Project, project_id)
+        assignee = records.find(state, Contact, assignee_id)
         ticket = Ticket(
-            id=new_id("T", state.tickets, RESERVED),
+            id=records.new_id("T", state.tickets, records.RESERVED),
             project=project.id,
             title=title.strip(),
             description=description,
@@ -115,7 +101,7 @@ class ProjectTools:
             due=due,
             priority=priority,
         )
-        return {"ticket_id": add(state.tickets, ticket)}
+        return {"ticket_id": records.add(state.tickets, ticket)}
 
     @tool
     def assign_ticket(self, state: Office, ticket_id: str, assignee_id: str) -> dict[str, str]:
@@ -125,8 +111,8 @@ class ProjectTools:
             ticket_id: The ticket, such as T-0001.
             assignee_id: Who is to work on it, such as C-0001.
         """
-        assignee = find(state, Contact, assignee_id)
-        replace(state, _unclosed(state, ticket_id), assignee=assignee.id)
+        assignee = records.find(state, Contact, assignee_id)
+        records.replace(state, _unclosed(state, ticket_id), assignee=assignee.id)
         return {"assignee": assignee.name}
 
     @tool
@@ -137,8 +123,8 @@ class ProjectTools:
             ticket_id: The ticket, such as T-0001.
             text: The comment.
         """
-        ticket = find(state, Ticket, ticket_id)
-        changed = replace(state, ticket, comments=(*ticket.comments, filled("text", text)))
+        ticket = records.find(state, Ticket, ticket_id)
+        changed = records.replace(state, ticket, comments=(*ticket.comments, records.filled("text", text)))
         return {"comments": len(changed.comments)}
 
     @tool
@@ -149,7 +135,7 @@ class ProjectTools:
             ticket_id: The ticket, such as T-0001.
             priority: How urgent it is.
         """
-        return {"priority": replace(state, _unclosed(state, ticket_id), priority=priority).priority}
+        return {"priority": records.replace(state, _unclosed(state, ticket_id), priority=priority).priority}
 
     @tool
     def close_ticket(self, state: Office, ticket_id: str) -> dict[str, str]:
@@ -158,11 +144,11 @@ class ProjectTools:
         Args:
             ticket_id: The ticket, such as T-0001.
         """
-        return {"status": replace(state, _unclosed(state, ticket_id), status="closed").status}
+        return {"status": records.replace(state, _unclosed(state, ticket_id), status="closed").status}
 
 
 def _unclosed(state: Office, ticket_id: str) -> Ticket:
-    ticket = find(state, Ticket, ticket_id)
+    ticket = records.find(state, Ticket, ticket_id)
     if ticket.status == "closed":
         raise ToolError(f"ticket {ticket_id} is closed")
     return ticket

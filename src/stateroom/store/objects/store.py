@@ -21,20 +21,11 @@ from stateroom.errors import (
 from stateroom.store.concurrency import Gate, in_turn
 from stateroom.store.contract import Store
 from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, filter_newest
+from stateroom.store.objects import layout
 from stateroom.store.objects.access import Access, SessionChange, SessionView, operation
 from stateroom.store.objects.backend import Folder, Missing, Moved, ObjectBackend
 from stateroom.store.objects.bucket import OPTIONS, Bucket
-from stateroom.store.objects.layout import (
-    FOLDERS,
-    MARK,
-    RECENT,
-    Root,
-    age_of,
-    environment_of,
-    make_run,
-    new_name,
-    owner_of,
-)
+from stateroom.store.objects.layout import Root
 from stateroom.store.objects.lifetime import begin, find_forks, name_blobs, plan_prune, plan_restore, remove
 from stateroom.store.objects.maintenance import MAX_CONCURRENT, ObjectMaintenance
 from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size, check_version
@@ -109,14 +100,14 @@ class ObjectStore(Store):
 
     async def _check_mark(self) -> None:
         try:
-            found = await self.backend.read(MARK)
+            found = await self.backend.read(layout.MARK)
         except Missing:
             await self._leave_mark()
             return
         try:
             version = msgspec.json.decode(found.data, type=_Mark).stateroom
         except msgspec.DecodeError:
-            raise ForeignStore(f"{self.backend.url}: {MARK!r} is not what a Stateroom store has there") from None
+            raise ForeignStore(f"{self.backend.url}: {layout.MARK!r} is not what a Stateroom store has there") from None
         check_version(self.backend.url, version, FORMAT)
 
     async def _leave_mark(self) -> None:
@@ -132,18 +123,18 @@ class ObjectStore(Store):
             await self._swap_mark(version)
             await self._expect_refusal(version)
         except BaseException:
-            await self.backend.remove([MARK])
+            await self.backend.remove([layout.MARK])
             raise
 
     async def _has_other_things(self) -> bool:
         async with aclosing(self.backend.list("")) as portions:
             async for portion in portions:
-                if any(listed.name.partition("/")[0] not in (MARK, *FOLDERS) for listed in portion):
+                if any(listed.name.partition("/")[0] not in (layout.MARK, *layout.FOLDERS) for listed in portion):
                     return True
         return False
 
     async def _swap_mark(self, version: Any) -> Any:
-        return await self.backend.swap(MARK, msgspec.json.encode(_Mark(FORMAT, new_name())), version)
+        return await self.backend.swap(layout.MARK, msgspec.json.encode(_Mark(FORMAT, layout.new_name())), version)
 
     async def _expect_refusal(self, version: Any) -> None:
         try:
@@ -181,7 +172,7 @@ class ObjectStore(Store):
             head.check_next(commit, duplicate=duplicate)
             have = await self._access.find_blobs(view) if blobs else {}
             rows, parts = name_blobs({digest: body for digest, body in blobs.items() if digest not in have})
-            run = make_run([entry], [commit.snapshot] if commit.snapshot else [], rows)
+            run = layout.make_run([entry], [commit.snapshot] if commit.snapshot else [], rows)
             change = await self._access.add_run(view, run)
             root = change.root.changed(head=head.after(commit))
             return change._replace(root=root, parts=[*change.parts, *parts])
@@ -224,17 +215,17 @@ class ObjectStore(Store):
         return await filter_newest(self._newest, wanted, order, after, limit)
 
     async def _newest(self, environment: str | None, after: Head | None, limit: int) -> list[Head]:
-        first = f"{RECENT}/{age_of(after.created)}" if after else ""
+        first = f"{layout.RECENT}/{layout.age_of(after.created)}" if after else ""
         found: list[Head] = []
         waiting: list[str] = []
         """Names of sessions, all of an age or none: those of one age are in order only once their heads are read."""
-        async with aclosing(self.backend.list(RECENT, first)) as portions:
+        async with aclosing(self.backend.list(layout.RECENT, first)) as portions:
             async for portion in portions:
                 for name in [listed.name for listed in portion]:
-                    if owner_of(name) is None:
+                    if layout.owner_of(name) is None:
                         continue
                     age, _, mark, _ = name.split(".")
-                    if environment is not None and mark != environment_of(environment):
+                    if environment is not None and mark != layout.environment_of(environment):
                         continue
                     full = len(found) + len(waiting) >= limit
                     if full and waiting and not waiting[-1].startswith(f"{age}."):
@@ -250,7 +241,7 @@ class ObjectStore(Store):
         """The heads of sessions that still exist, the newest first."""
 
         async def read(name: str) -> Head | None:
-            owner = owner_of(name)
+            owner = layout.owner_of(name)
             assert owner is not None
             with suppress(BadData):  # which `orphans` reports
                 there, _ = await self._access.look(owner.key)
