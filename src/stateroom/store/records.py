@@ -41,14 +41,27 @@ def damaged(session: object, error: Exception) -> BadData:
     return BadData(f"session {session!r} is damaged: {error}")
 
 
-def lost_fork(fork: str, parent: str) -> str:
-    """What `Maintenance.orphans` says of a fork without its parent."""
-    return f"session {fork!r}, forked from session {parent!r}, which is gone"
+def no_snapshot(session: str, revision: int) -> UnknownRevision:
+    """The error for a prune at a revision without a snapshot."""
+    return UnknownRevision(session, f"session {session!r} has no snapshot at revision {revision}")
 
 
-def lost_parts(kind: str, session: str) -> str:
-    """What `Maintenance.orphans` says of entries, snapshots or blobs without their session."""
-    return f"{kind} of session {session!r}, which is gone"
+def refusal(reason: str, session: str, entry: Entry | None = None) -> StateroomError:
+    """The error for the reason, in a word, with which a script in a database refuses to change a session."""
+    match reason:
+        case "unknown":
+            return UnknownSession(session)
+        case "closed":
+            return SessionClosed(session)
+        case "expired":
+            return SessionExpired(session)
+        case "leased":
+            return SessionLeased(session)
+        case "duplicate" if entry is not None:
+            return DuplicateCall(session, str(entry.call_id))
+        case "conflict" if entry is not None:
+            return Conflict(session, entry.revision - 1)
+    return StoreUnavailable(f"unexpected answer of the store: {reason!r}")
 
 
 def check_version(place: str, version: int, newest: int) -> None:
@@ -59,9 +72,14 @@ def check_version(place: str, version: int, newest: int) -> None:
         )
 
 
-def no_snapshot(session: str, revision: int) -> UnknownRevision:
-    """The error for a prune at a revision without a snapshot."""
-    return UnknownRevision(session, f"session {session!r} has no snapshot at revision {revision}")
+def lost_fork(fork: str, parent: str) -> str:
+    """What `Maintenance.orphans` says of a fork without its parent."""
+    return f"session {fork!r}, forked from session {parent!r}, which is gone"
+
+
+def lost_parts(kind: str, session: str) -> str:
+    """What `Maintenance.orphans` says of entries, snapshots or blobs without their session."""
+    return f"{kind} of session {session!r}, which is gone"
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -169,24 +187,6 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     at: float
     body: bytes
     call_id: str | None = None
-
-
-def refusal(reason: str, session: str, entry: Entry | None = None) -> StateroomError:
-    """The error for the reason, in a word, with which a script in a database refuses to change a session."""
-    match reason:
-        case "unknown":
-            return UnknownSession(session)
-        case "closed":
-            return SessionClosed(session)
-        case "expired":
-            return SessionExpired(session)
-        case "leased":
-            return SessionLeased(session)
-        case "duplicate" if entry is not None:
-            return DuplicateCall(session, str(entry.call_id))
-        case "conflict" if entry is not None:
-            return Conflict(session, entry.revision - 1)
-    return StoreUnavailable(f"unexpected answer of the store: {reason!r}")
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
