@@ -14,10 +14,9 @@ import pytest_asyncio
 from stateroom import Sessions, Verdict, open_store
 from stateroom.agent import Agent, run
 from stateroom.gallery import Office, OfficeEnvironment
-from stateroom.gallery.office.kinds import KINDS
 from stateroom.gallery.office.policies import FAULTS
 from stateroom.gallery.office.rules import HOUSE
-from stateroom.gallery.office.tasks import example_tasks
+from stateroom.gallery.office.tasks import KINDS, example_tasks
 from stateroom.gallery.office.world import base_world, make_world
 from stateroom.model import Policy, Scripted, function_call
 from stateroom.rollout import generate_tasks

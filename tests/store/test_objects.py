@@ -20,7 +20,7 @@ from stateroom.errors import BadData, Conflict, ForeignStore, StoreError, StoreU
 from stateroom.store import Commit, Entry, Head, Snapshot, open_store, parse_url
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.conformance.appends import AppendPromises
-from stateroom.store.conformance.concurrency import ConcurrencyPromises
+from stateroom.store.conformance.suite import ConcurrencyPromises
 from stateroom.store.objects import ObjectStore, bucket, maintenance
 from stateroom.store.objects.backend import UNFINISHED, Listed
 from stateroom.store.objects.bucket import RETRY, TIMEOUT, Bucket, open_bucket

@@ -31,7 +31,7 @@ from stateroom.errors import (
     UnknownSession,
     UnknownStore,
 )
-from stateroom.store import Commit, Entry, Head, Snapshot, open_store
+from stateroom.store import Commit, Entry, Head, HeadFilter, Snapshot, open_store
 from stateroom.store.concurrency import FEW
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.postgresql import PostgreSQLStore
@@ -535,7 +535,7 @@ async def test_text_that_is_no_text_elsewhere_can_be_an_id(url: str, name: str) 
         whole = Head(name, name, name, 0.0, FAR, 1, holder=name)
         await store.create(whole, [first], None, {name: b"blob"})
         await store.append(Commit(name, entry(2, f"{name}2"), expires=None))
-        assert await store.heads(environment=name) == [await store.head(name)]
+        assert await store.heads(HeadFilter(environment=name)) == [await store.head(name)]
         assert await store.find_call(name, name) == first
         assert await store.blobs(name, [name]) == {name: b"blob"}
         assert await store.find_call(name, "") == (first if name == "" else None)
@@ -547,7 +547,7 @@ async def test_heads_of_one_age_are_in_the_order_of_code_points(url: str) -> Non
         await begin(store, *names)
         assert [each.id for each in await store.heads()] == sorted(names, reverse=True)
         first = await store.heads(limit=5)
-        assert [each.id for each in await store.heads(before=first[-1])] == sorted(names, reverse=True)[5:]
+        assert [each.id for each in await store.heads(after=first[-1])] == sorted(names, reverse=True)[5:]
 
 
 async def test_a_number_that_the_database_cannot_hold_is_an_error(url: str) -> None:
