@@ -9,8 +9,7 @@ from stateroom import Environment, Sessions, State, Task, tool
 from stateroom.errors import InvalidArguments, SessionError, UnknownRevision
 from stateroom.session import Retention, RetentionPolicy, Session, cached_session
 from stateroom.state import diff
-from stateroom.store import Store
-from stateroom.store.memory import MemoryStore
+from stateroom.store import MemoryStore, Store
 from tests.messages import raises
 
 pytestmark = pytest.mark.every_store

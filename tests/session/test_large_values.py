@@ -12,8 +12,7 @@ from stateroom import Environment, SessionLimits, Sessions, State, Verdict, tool
 from stateroom.errors import BadData, TooLarge
 from stateroom.session import History, Transcript, cached_session, history, write_body
 from stateroom.state import digest_of
-from stateroom.store import Commit, Head, Store, open_store
-from stateroom.store.memory import MemoryStore
+from stateroom.store import MemoryStore, Commit, Head, Store, open_store
 from tests.messages import raises
 
 pytestmark = pytest.mark.every_store

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from stateroom import open_store
 from stateroom.session import cached_session, write_body
 from stateroom.session.maintenance import count_sessions, each_session, heads
-from stateroom.store import Entry, Head, Store, contract
-from stateroom.store.memory import MemoryStore
+from stateroom.store import MemoryStore, Entry, Head, Store, contract
 from tests.session.stored_sessions import family, go_on, new, problems, sessions_of
 
 

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from stateroom import open_store
 from stateroom.errors import OutdatedRecord, StoreError, UnknownSession
 from stateroom.session import Copier, Retention, RetentionPolicy, cached_session
-from stateroom.store import Record, Store
-from stateroom.store.memory import MemoryStore
+from stateroom.store import MemoryStore, Record, Store
 from tests.messages import raises
 from tests.session.stored_sessions import family, go_on, new, problems, sessions_of
 

@@ -6,8 +6,7 @@ import pytest
 
 from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.session import History, cached_session
-from stateroom.store import Commit, Head, Snapshot, Store
-from stateroom.store.memory import MemoryStore
+from stateroom.store import MemoryStore, Commit, Head, Snapshot, Store
 
 
 class Notes(State):

@@ -22,8 +22,7 @@ from stateroom.session import (
     Update,
     cached_session,
 )
-from stateroom.store import Store
-from stateroom.store.memory import MemoryStore
+from stateroom.store import MemoryStore, Store
 from tests.examples import share
 from tests.messages import raises
 from tests.servers.stores import fresh_store

@@ -12,7 +12,6 @@ import pytest
 
 from stateroom.errors import Conflict, StoreUnavailable
 from stateroom.store import Commit, Entry, Head, Store, open_store
-from stateroom.store.retry import RetryStore
 from tests.messages import raises
 from tests.servers.proxy import FAULTS, Fault, Proxy
 
@@ -49,7 +48,6 @@ def server_of(url: str) -> str:
 
 
 async def begin(store: Store) -> None:
-    assert type(store) is RetryStore
     await store.create(HEAD, [SEED])
 
 

@@ -8,8 +8,24 @@ from typing import ParamSpec, TypeVar
 from urllib.parse import quote
 
 from stateroom.store import Store, Work, WrappedStore
+from stateroom.store.conformance.helpers import (
+    LATER,
+    MUCH_LATER,
+    NOW,
+    everything,
+    make_blobs,
+    make_entry,
+    make_fork,
+    make_head,
+    make_session,
+)
 from stateroom.store.tiered.durable_warm import DurableWarmStore
 from stateroom.store.tiered.tier import Tier
+
+__all__ = [
+    "LATER", "MUCH_LATER", "NOW", "Crash", "Death", "Fate", "Meanwhile", "Script", "everything", "make_blobs",
+    "make_entry", "make_fork", "make_head", "make_session", "process", "tiered",
+]  # fmt: skip
 
 P = ParamSpec("P")
 T = TypeVar("T")

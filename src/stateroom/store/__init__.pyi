@@ -7,6 +7,7 @@ from .head_filter import (
     Order as Order,
     place_of as place_of,
 )
+from .memory import MemoryStore as MemoryStore
 from .records import (
     NO_BLOBS as NO_BLOBS,
     Blobs as Blobs,
