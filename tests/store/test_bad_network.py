@@ -12,7 +12,6 @@ import pytest
 
 from stateroom.errors import Conflict, StoreUnavailable
 from stateroom.store import Commit, Entry, Head, Store, open_store
-from stateroom.store.retry import RetryStore
 from tests.servers.proxy import FAULTS, Fault, Proxy
 
 HEAD = Head("room", "env", "me", 1.0, 1e9, 1)
@@ -48,7 +47,6 @@ def server_of(url: str) -> str:
 
 
 async def begin(store: Store) -> None:
-    assert type(store) is RetryStore
     await store.create(HEAD, [SEED])
 
 

@@ -10,7 +10,7 @@ from stateroom.errors import StoreUnavailable, UnknownRevision, UnknownSession
 from stateroom.store import ALL_SESSIONS, Commit, Entry, Head, HeadFilter, Loaded, Order, Record, Store, page_of
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.conformance.stateful import check_against_model
-from stateroom.store.url import BUILT_IN
+from tests.store.conftest import Register
 
 
 class DictStore(Store):
@@ -151,11 +151,11 @@ class TestDictStore(StoreConformance):
     durable = False
 
     @pytest.fixture
-    def url(self, monkeypatch: pytest.MonkeyPatch) -> str:
-        monkeypatch.setitem(BUILT_IN, "dict", f"{__name__}:DictStore")
+    def url(self, register: Register) -> str:
+        register("dict", f"{__name__}:DictStore")
         return "dict://"
 
 
-def test_a_dict_store_does_what_the_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BUILT_IN, "dict", f"{__name__}:DictStore")
+def test_a_dict_store_does_what_the_model_does(register: Register) -> None:
+    register("dict", f"{__name__}:DictStore")
     check_against_model(lambda: "dict://", examples=20)

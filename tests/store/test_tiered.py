@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -19,14 +20,14 @@ from stateroom.errors import (
     UnknownSession,
     UnknownStore,
 )
-from stateroom.store import Commit, Head, Snapshot, Store, open_store
+from stateroom.store import Commit, Head, MemoryStore, Snapshot, Store, open_store
 from stateroom.store.conformance import make
 from stateroom.store.conformance.helpers import everything
 from stateroom.store.conformance.make import LATER, MUCH_LATER, NOW
-from stateroom.store.memory import MemoryStore
-from stateroom.store.tiered import TieredStore, durable_cold
+from stateroom.store.tiered import TieredStore
 from tests.messages import raises
 from tests.servers.redis import RedisServer
+from tests.servers.stores import fresh_store
 from tests.store.tiers import process, tiered
 
 COLD = NOW + 100
@@ -299,6 +300,48 @@ async def test_what_was_lost_expires(store: Store, warm: Store, cold: Store) -> 
     assert (sum(swept), await names(cold)) == (120, set())
 
 
+# Down and up again.
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "file", pytest.param("s3", marks=pytest.mark.more("time"))])
+@pytest.mark.parametrize("durable", ["warm", "cold"])
+async def test_redis_over_another_store(
+    request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, kind: str, durable: str
+) -> None:
+    """A family that rests, goes on and rests again is the same after each, in all that can be asked."""
+    with fresh_store(kind, request.getfixturevalue, tmp_path) as cold:
+        await go_down_and_up(tiered(f"{redis_url}?prefix={uuid4().hex}:", cold, durable=durable, cool=1))
+
+
+async def go_down_and_up(url: str) -> None:
+    async with open_store(url) as one, open_store(url) as two:
+        entries = [make.entry(number, f"call {number}") for number in (1, 2, 3)]
+        await one.create(make.head("a/'\n", revision=3, fence=7), entries, Snapshot(3, b"three"), make.blobs(b"large"))
+        await make.fork(one, "fork", "a/'\n", 2, revision=4)
+        await one.lease("fork", "me", now=NOW, until=NOW + 1)
+        for turn in range(3):
+            before = [await everything(two, name) for name in ("a/'\n", "fork")]
+            assert await one.sweep(NOW + 10) == 0
+            assert [await everything(two, name) for name in ("a/'\n", "fork")] == before
+            assert [head.id for head in await two.children("a/'\n")] == ["fork"]
+            assert await two.count(NOW) == 2
+            entry = make.entry(5 + turn, f"turn {turn}")
+            blobs = make.blobs(b"%d" % turn)
+            await two.append(
+                Commit("fork", entry, expires=LATER, fence=1, snapshot=Snapshot(5 + turn, b""), blobs=blobs)
+            )
+            assert await one.find_call("fork", f"turn {turn}") == entry
+            assert await one.blobs("fork", [*blobs]) == blobs
+            assert (await one.load("fork")).head.revision == 5 + turn
+        assert await one.prune("fork", 6) == 3
+        pruned = await everything(two, "fork")
+        await two.sweep(NOW + 10)
+        assert await everything(one, "fork") == pruned
+        assert await one.maintenance.orphans() == []
+        assert await two.sweep(LATER) == 2
+        assert await one.heads() == []
+
+
 # Away.
 
 
@@ -419,7 +462,7 @@ async def test_a_commit_is_in_the_cold_tier_when_it_is_acknowledged(tmp_path: Pa
 async def test_loads_come_from_copies_that_are_up_to_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: RedisServer
 ) -> None:
-    monkeypatch.setattr(durable_cold, "PAUSE", 0.0)
+    monkeypatch.setattr("stateroom.store.tiered.durable_cold.PAUSE", 0.0)
     cold_url = f"sqlite:///{tmp_path}/cold.db"
     url = tiered(f"{server.url}?prefix=a:", cold_url, durable="cold", cool=50)
     async with open_store(url) as store, open_store(f"{server.url}?prefix=a:") as copies, open_store(cold_url) as cold:
@@ -447,7 +490,7 @@ async def test_loads_come_from_copies_that_are_up_to_date(
 async def test_a_warm_tier_that_is_away_is_left_alone_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: RedisServer
 ) -> None:
-    monkeypatch.setattr(durable_cold, "PAUSE", 600.0)
+    monkeypatch.setattr("stateroom.store.tiered.durable_cold.PAUSE", 600.0)
     async with open_store(tiered(server.url, f"sqlite:///{tmp_path}/cold.db", durable="cold")) as store:
         await make.session(store)
         server.kill()

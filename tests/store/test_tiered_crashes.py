@@ -19,12 +19,10 @@ import pytest
 from msgspec.structs import astuple, replace
 
 from stateroom.errors import StateroomError, UnknownSession
-from stateroom.store import Commit, Record, Snapshot, Store, Work, open_store
+from stateroom.store import Commit, MemoryStore, Record, Snapshot, Store, Work, open_store
 from stateroom.store.conformance import make
 from stateroom.store.conformance.make import LATER, MUCH_LATER, NOW
 from stateroom.store.conformance.reference import Reference, ask, choose_call, compare
-from stateroom.store.memory import MemoryStore
-from stateroom.store.tiered import transfer
 from stateroom.store.tiered.tier import kind_of
 from tests.patience import PATIENCE
 from tests.store.tiers import Crash, Death, Fate, Meanwhile, Script, process, tiered
@@ -39,7 +37,7 @@ Tiers = tuple[Store, Store]
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "TAKEOVER", 0.0)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 0.0)
 
 
 @pytest.fixture
@@ -234,7 +232,7 @@ async def write(store: Store, session: str, writer: str, count: int) -> None:
 
 
 async def test_writers_lose_nothing_to_movers(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "TAKEOVER", 10.0)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 10.0)
     stores = [process(*tiers) for _ in range(3)]
     await make_family(stores[0])
     sessions = ("root", "fork", "grandchild")
@@ -341,7 +339,7 @@ WORK = [touch, append, fork, lease, delete, prune, restore, read, sweep]
 async def test_work_and_a_move_may_begin_at_any_step_of_each_other(
     work: Callable[[Store], Work[None]], first: str, up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "TAKEOVER", 2 * PATIENCE)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 2 * PATIENCE)
     for step in range(1, 1000):
         tiers = new_tiers()
         store = process(*tiers)
@@ -404,7 +402,7 @@ async def test_a_fork_that_is_made_while_its_parent_moves_is_not_left_behind(
     dies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever makes it has seen its parent in the warm tier; and dies, perhaps, before they look again."""
-    monkeypatch.setattr(transfer, "TAKEOVER", 0.02)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 0.02)
     left_behind = 0
     for step in range(1, 1000):
         tiers = new_tiers()
@@ -460,7 +458,7 @@ async def _go_on(made: asyncio.Event, dies: bool) -> None:
 
 
 async def test_whoever_stops_waiting_does_not_stop_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "TAKEOVER", 2 * PATIENCE)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 2 * PATIENCE)
     for step in range(1, 20):
         tiers = new_tiers()
         store = process(*tiers)
@@ -480,7 +478,7 @@ async def test_whoever_stops_waiting_does_not_stop_a_move(monkeypatch: pytest.Mo
 
 
 async def test_a_mover_that_was_stopped_for_long_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "FRESH", 0.01)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.FRESH", 0.01)
     for step in range(1, 1000):
         tiers = new_tiers()
         store = process(*tiers)
@@ -527,7 +525,7 @@ class Stopped(Fate):
 
 
 async def test_two_movers_and_a_touch_at_once_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "TAKEOVER", 10.0)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 10.0)
     for _ in range(20):
         tiers = new_tiers()
         one, two, three = (process(*tiers) for _ in range(3))

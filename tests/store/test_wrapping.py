@@ -2,16 +2,15 @@
 
 from base64 import b64encode
 from pathlib import Path
+from typing import Self
 
 import pytest
 
 from stateroom.errors import UnknownStore
-from stateroom.server.metrics import MeasuredStore, Metrics
-from stateroom.store import OPERATIONS, Commit, Entry, Head, Snapshot, Store, WrappedStore
+from stateroom.store import OPERATIONS, Commit, Entry, Head, MemoryStore, Snapshot, Store, WrappedStore, store_class
 from stateroom.store.conformance import StoreConformance
-from stateroom.store.memory import MemoryStore
-from stateroom.store.sqlite import SQLiteStore
 from tests.messages import raises
+from tests.store.conftest import Register
 
 
 class SeenStore(WrappedStore):
@@ -26,19 +25,20 @@ class SeenStore(WrappedStore):
         return super().around(operation, session, work, *args, **kwargs)
 
 
+class SeenSQLite(SeenStore):
+    @classmethod
+    async def open(cls, url: str) -> Self:
+        return cls(await store_class("sqlite://").open(url.replace("seen", "sqlite")))
+
+
 class TestAllAroundOne(StoreConformance):
-    """Compressed, encrypted and measured, it keeps all promises of the store within."""
+    """Seen, compressed and encrypted, it keeps all promises of the store within."""
 
     @pytest.fixture
-    def url(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-        bare = SQLiteStore.open
-
-        async def opened(url: str) -> Store:
-            return MeasuredStore(SeenStore(await bare(url)), Metrics({}))
-
-        monkeypatch.setattr(SQLiteStore, "open", opened)
+    def url(self, path: Path, register: Register, monkeypatch: pytest.MonkeyPatch) -> str:
+        register("seen", f"{__name__}:SeenSQLite")
         monkeypatch.setenv("ROOM_KEYS", f"k1:{b64encode(bytes(32)).decode()}")
-        return f"sqlite:///{tmp_path / 'rooms.db'}?keys=env:ROOM_KEYS&compress=zstd"
+        return f"seen:///{path}?keys=env:ROOM_KEYS&compress=zstd"
 
 
 async def test_every_operation_is_seen_with_its_session() -> None:

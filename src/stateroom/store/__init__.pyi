@@ -10,6 +10,7 @@ from .head_filter import (
     page_of as page_of,
     place_of as place_of,
 )
+from .memory import MemoryStore as MemoryStore
 from .records import (
     NO_BLOBS as NO_BLOBS,
     Blobs as Blobs,
