@@ -139,6 +139,13 @@ async def store(url: str) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
+def snapshot_every_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each commit writes a snapshot, so that a short session has many, and can be pruned anywhere."""
+    monkeypatch.setattr("stateroom.session.cached_session.MIN_SNAPSHOT", 0)
+    monkeypatch.setattr("stateroom.session.cached_session.SNAPSHOT_RATIO", 0)
+
+
+@pytest.fixture
 def fresh_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], str]:
     """Gives the URL of a fresh store of a kind, on a server where it needs one."""
 

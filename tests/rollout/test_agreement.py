@@ -50,6 +50,7 @@ from stateroom.rollout import (
 from stateroom.store import open_store
 from stateroom.training import export_rows
 from tests.plans import make_branching, make_run
+from tests.rows import rows
 
 TASKS = 3
 
@@ -138,8 +139,7 @@ Outcome = tuple[float, list[Item]]
 def outcomes(path: Path) -> dict[int, list[Outcome]]:
     """The reward and the conversation of each episode, by task."""
     found: dict[int, list[Outcome]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in rows(path):
         found.setdefault(row["_ng_task_index"], []).append((row["reward"], row["response"]["output"]))
     return found
 
