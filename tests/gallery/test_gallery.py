@@ -45,6 +45,7 @@ def test_there_are_examples_a_generator_and_a_readme(kind: type[Environment[Any,
     assert len({json.dumps(row) for row in rows}) > 5
     assert json.loads(json.dumps(rows)) == rows
     readme = (folder(kind) / "README.md").read_text(encoding="utf-8")
+    assert all(tool["strict"] for tool in kind().tool_definitions())
     for name in (*kind().tools, *kind.policies, *(set(kind.task_type.model_fields) - {"responses_create_params"})):
         assert f"`{name}" in readme
 

@@ -76,7 +76,7 @@ class Client:
 @pytest.fixture
 async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
     """A client that waits for small files to be indexed, however busy the machine is."""
-    monkeypatch.setattr("stateroom.studio.runs.SOON", PATIENCE)
+    monkeypatch.setattr("stateroom.studio.runs.INDEX_SECONDS", PATIENCE)
     (tmp_path / "runs").mkdir()
     made = Client(tmp_path / "runs")
     async with made.http:
@@ -236,7 +236,7 @@ async def test_there_are_rows_before_the_index_is_complete(
     client: Client, files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_module, "FIRST_BATCH", 1000)
-    monkeypatch.setattr("stateroom.studio.runs.SOON", 0)
+    monkeypatch.setattr("stateroom.studio.runs.INDEX_SECONDS", 0)
     seen, advance = threading.Event(), RunIndex.advance
     batches = count()
 
