@@ -22,11 +22,6 @@ from tests.patience import PATIENCE
 ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
-
-
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "POLL", 0.01)

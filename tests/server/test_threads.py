@@ -67,11 +67,6 @@ async def created(served: Any, **body: Any) -> Talker:
     return Talker(served, await Talker(served).good("POST", "", body))
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
-
-
 # A conversation.
 
 
