@@ -9,11 +9,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from stateroom import Environment, SessionInfo, State, ToolError, tool
+from stateroom import Environment, SessionInfo, State, tool
 from stateroom.errors import DefinitionError
 from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.model import text_of
 from stateroom.server.threads import run_events
+from tests.environments import PurseEnvironment
 from tests.messages import raises
 
 MODELS = Path(__file__).with_name("thread_models.py")
@@ -297,25 +298,6 @@ async def test_a_run_ends_when_the_server_cannot_wait_for_it() -> None:
 
 
 # Waiting, and being at work.
-
-
-class Purse(State):
-    spent: int = 0
-
-
-class PurseEnvironment(Environment[Purse]):
-    """Spend money."""
-
-    @tool
-    def increment_counter(self, state: Purse, ask: Any, count: int) -> int:
-        """Spend, if somebody says yes."""
-        if ask(f"Spend {count}?") != "yes":
-            raise ToolError("not allowed")
-        state.spent += count
-        return state.spent
-
-    def verify(self, state: Purse) -> float:
-        return float(state.spent)
 
 
 @pytest.fixture
