@@ -264,7 +264,7 @@ def test_runs_with_the_same_settings_have_the_same_seeds() -> None:
         found = []
         for row in [*made.train_dataset, *made.train_dataset]:
             counter.reset(**row)
-            found.append(counter._session._cached.progress.seed)
+            found.append(counter._session._open.cached.progress.seed)
         return found
 
     first = seeds(0)

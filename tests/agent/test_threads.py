@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Sessions, open_store
+from stateroom import Environment, SessionLimits, Sessions, open_store
 from stateroom.agent import Agent, Threads
 from stateroom.errors import (
     BadTask,
@@ -269,7 +269,7 @@ async def test_a_thread_that_is_deleted_leaves_nothing_behind(threads: Threads) 
 async def test_a_thread_that_has_ended_says_so() -> None:
     now = 1000.0
     async with open_store("memory://") as store:
-        sessions = Sessions[Any](PurseEnvironment(), store, ttl=NEVER, now=lambda: now)
+        sessions = Sessions[Any](PurseEnvironment(), store, SessionLimits(ttl=NEVER, now=lambda: now))
         threads = Threads(sessions)
         closed, old = await threads.create(), await threads.create()
         await (await sessions.open(closed.id)).close()
@@ -462,7 +462,8 @@ async def test_a_thread_that_waits_can_be_cancelled_and_goes_on_with_the_next_tu
 
 async def test_a_worker_that_died_holds_a_thread_no_longer_than_its_lease(url: str, store: Store) -> None:
     dead, later = (
-        Sessions[Any](PurseEnvironment(), store, now=now) for now in (time.time, lambda: time.time() + NEVER)
+        Sessions[Any](PurseEnvironment(), store, SessionLimits(now=now))
+        for now in (time.time, lambda: time.time() + NEVER)
     )
     thread = await Threads(dead).create("ann")
     await Threads(dead).add(thread, "pay 1")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Event, Sessions, State, applies, tool
+from stateroom import Environment, Event, SessionLimits, Sessions, State, applies, tool
 from stateroom.gallery import CounterEnvironment
 from stateroom.session import Update
 from stateroom.store import open_store
@@ -200,7 +200,7 @@ def test_log(stateroom: Any, ids: tuple[str, str]) -> None:
 def test_a_log_tells_what_was_recorded_and_when(stateroom: Any) -> None:
     async def fill() -> str:
         async with open_store(STORE) as store:
-            session = await Sessions(NotebookEnvironment(), store, now=lambda: 1e9).seed({})
+            session = await Sessions(NotebookEnvironment(), store, SessionLimits(now=lambda: 1e9)).seed({})
             await session.record("bell", {"floor": 3}, user="ann")
             return session.id
 

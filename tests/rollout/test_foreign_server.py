@@ -315,14 +315,13 @@ async def test_a_boolean_of_a_verdict_is_a_metric(stranger: Stranger, tmp_path: 
 async def test_a_server_may_send_the_verdict_alone(stranger: Stranger, start: Start, tmp_path: Path) -> None:
     async def verify(request: web.Request) -> web.Response:
         assert request.headers["Prefer"] == "return=minimal"
-        found = {"expected_count": (await request.json())["expected_count"], "reward": 0.5}
-        return web.json_response(found, headers={"Preference-Applied": "return=minimal"})
+        return web.json_response({"distance": 6, "reward": 0.5}, headers={"Preference-Applied": "return=minimal"})
 
     stranger.verify = verify  # type: ignore[method-assign]
     stranger.url = await start(stranger.app())
     report, given = await play(tmp_path, stranger)
     assert rows(given.files.rollouts)[0]["reward"] == 0.5
-    assert report.metrics["agent_metrics"]["mean/expected_count"] == 6
+    assert report.metrics["agent_metrics"]["mean/distance"] == 6
 
 
 # A server that knows call ids, as ours do: it says so by the session's id in its reply to the seed.

@@ -139,7 +139,7 @@ async def test_what_somebody_has_added_to_a_row_stays(collect: Any, store: Store
 
 async def test_the_report_tells_what_has_changed(collect: Any, store: Store) -> None:
     report, _ = await again(Detailed(), await collect(PileEnvironment(), repeats=2), store)
-    assert sorted(report.changes()) == [(0.0, 0.5)] * 2 + [(1.0, 0.5)] * 4
+    assert sorted([change[1:] for change in report.changes]) == [(0.0, 0.5)] * 2 + [(1.0, 0.5)] * 4
     assert [(task.task, task.episodes, task.before, task.after) for task in report.tasks()] == [
         (0, 2, 1.0, 0.5),
         (1, 2, 0.0, 0.5),
@@ -241,7 +241,7 @@ async def test_shared_states_are_those_of_then(collect: Any, store: Store) -> No
     old = await collect(Famous())
     await (await sessions.seed({})).call("praise")
     report, _ = await again(Famous(), old, store)
-    assert report.changes() == [(1.0, 1.0)] * 3
+    assert [change[1:] for change in report.changes] == [(1.0, 1.0)] * 3
 
 
 async def test_shared_states_that_no_verdict_has_seen_are_refused(collect: Any, store: Store) -> None:
@@ -497,7 +497,12 @@ async def test_rows_of_other_servers_can_be_judged(tmp_path: Path) -> None:
     write_rows(path := tmp_path / "nemo.jsonl", [row])
     report, files = await again(EchoJudge(), path, None)
     [new] = rows(files.rollouts)
-    assert (new["reward"], new["said"], new["question"], report.changes()) == (1.0, ['"hi"'], "?", [(0.0, 1.0)])
+    assert (new["reward"], new["said"], new["question"], [change[1:] for change in report.changes]) == (
+        1.0,
+        ['"hi"'],
+        "?",
+        [(0.0, 1.0)],
+    )
 
 
 class Chancy(Echo):

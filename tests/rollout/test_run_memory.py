@@ -15,8 +15,7 @@ from stateroom import Environment, Episode, Verdict
 from stateroom.errors import BadTask
 from stateroom.jsonl import write_rows
 from stateroom.model import Answer, Model, ModelSource, Request, message
-from stateroom.rollout import ResumePlan, Run, RunFiles, run
-from stateroom.rollout.inputs import InputRows, inputs_of
+from stateroom.rollout import ResumePlan, Run, RunFiles, RunIndex, run
 from tests.messages import raises
 from tests.plans import make_run
 from tests.rows import rows
@@ -109,35 +108,38 @@ async def test_the_rows_of_a_report_read_like_a_list_and_leave_no_file_behind(tm
 KEYS = st.tuples(st.integers(0, 3), st.integers(-1, 3))
 
 
+def inputs_of(files: RunFiles) -> Any:
+    index = RunIndex.of(files)
+    index.ensure_whole("inputs")
+    return index.inputs
+
+
 @given(st.lists(st.tuples(KEYS, st.integers())), st.lists(KEYS))
 def test_inputs_are_found_by_key_wherever_they_are_in_the_file(
     tmp_path_factory: pytest.TempPathFactory, given: list[tuple[tuple[int, int], int]], asked: list[tuple[int, int]]
 ) -> None:
-    path = tmp_path_factory.mktemp("inputs") / "inputs.jsonl"
+    files = RunFiles(tmp_path_factory.mktemp("inputs") / "run.jsonl")
     lines = [{"_ng_task_index": task, "_ng_rollout_index": rollout, "n": n} for (task, rollout), n in given]
-    path.write_text("\ufeff\n" + "\n\n".join(map(json.dumps, lines)))
-    expected = {key: row for (key, _), row in zip(given, lines, strict=True)}  # the last one counts
-    inputs = inputs_of(path)
+    files.inputs.write_text("\ufeff\n" + "\n\n".join(map(json.dumps, lines)))
+    expected = {key: row for (key, _), row in zip(given[::-1], lines[::-1], strict=True)}  # the first one counts
+    inputs = inputs_of(files)
     assert (inputs, [*inputs], bool(inputs)) == (expected, sorted(expected), bool(expected))
     assert [inputs.get(key) for key in asked] == [expected.get(key) for key in asked]
 
 
 def test_inputs_without_indices_are_tasks_of_their_own(tmp_path: Path) -> None:
-    path = tmp_path / "inputs.jsonl"
-    path.write_text('{"n": 1}\n\n{"n": 2}\n')
-    inputs = InputRows(path)
+    files = RunFiles(tmp_path / "run.jsonl")
+    files.inputs.write_text('{"n": 1}\n\n{"n": 2}\n')
+    inputs = inputs_of(files)
     assert [(key, row["n"], row["_ng_task_index"]) for key, row in inputs.items()] == [((0, 0), 1, 0), ((2, 0), 2, 2)]
-    assert inputs.tasks == 2
-    path.unlink()
-    assert (inputs[2, 0]["n"], inputs_of(path)) == (2, {})
 
 
 @pytest.mark.parametrize("line", ['{"_ng_task_index": 1e3}', '{"_ng_rollout_index": 9223372036854775808}', "[]", "{"])
 def test_a_line_that_is_no_row_is_named(line: str, tmp_path: Path) -> None:
-    path = tmp_path / "inputs.jsonl"
-    path.write_text(f"{{}}\n{line}\n")
+    files = RunFiles(tmp_path / "run.jsonl")
+    files.inputs.write_text(f"{{}}\n{line}\n")
     with raises(BadTask):
-        inputs_of(path)
+        inputs_of(files)
 
 
 async def test_a_resumed_run_runs_what_is_left_and_keeps_each_row_once(tmp_path: Path) -> None:

@@ -98,9 +98,11 @@ async def test_an_environment_that_only_the_server_knows(serve: Any, tmp_path: P
         for task in generate_tasks(CounterEnvironment, 2, seed=1)
     ]
     given = settings(tmp_path, "there", CounterEnvironment, tasks=tasks, server=served.url, group=3)
-    report = await run(make_run(**(given | {"environment": RemoteEnvironment()})))
+    planned = make_run(**(given | {"environment": RemoteEnvironment()}))
+    report = await run(planned)
     assert (report.episodes, report.failed) == (6, 0)
-    assert all(row["_stateroom_parent"]["revision"] == 1 for row in report.rows)
+    rows = map(json.loads, planned.files.rollouts.read_text().splitlines())
+    assert {row["_stateroom_parent"]["revision"] for row in rows} == {1}
 
 
 async def test_one_of_several_environments(serve: Any, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ async def finished(store: Store) -> tuple[Session[Desk], list[Item]]:
     session = await sessions_in(store).seed({}, seed=1)
     assert (await to_the_end(session)).status == "completed"
     assert (session.state.notes, session.state.heard) == (FINAL, ["first", "last"])
-    assert (await sessions_in(store).open(session.id))._cached.progress == session._cached.progress
+    assert (await sessions_in(store).open(session.id))._open.cached.progress == session._open.cached.progress
     return session, await spoken(session)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel, JsonValue
 
-from stateroom import Environment, Sessions, State, ToolError, tool
+from stateroom import Environment, SessionLimits, Sessions, State, ToolError, tool
 from stateroom.session import Result, Session
 from stateroom.store import Store
 from tests.patience import PATIENCE
@@ -172,7 +172,7 @@ def _release():
 
 @pytest.fixture
 async def session(store: Store) -> Session[Shop]:
-    return await Sessions(ShopEnvironment(), store, timeout=PATIENCE).seed({})
+    return await Sessions(ShopEnvironment(), store, SessionLimits(timeout=PATIENCE)).seed({})
 
 
 async def unchanged(session: Session[Shop], store: Store) -> bool:
@@ -251,7 +251,7 @@ async def test_a_failed_call_id_may_be_tried_again(session: Session[Shop]) -> No
 
 async def test_the_default_timeout_holds_for_tools_without_their_own(store: Store) -> None:
     seeded = await Sessions(ShopEnvironment(), store).seed({})
-    session = await Sessions(ShopEnvironment(), store, timeout=0.05).open(seeded.id)
+    session = await Sessions(ShopEnvironment(), store, SessionLimits(timeout=0.05)).open(seeded.id)
     assert (await session.call("hangs_by_default")).error == "hangs_by_default did not finish within 0.05 s"
     assert await unchanged(seeded, store)
 

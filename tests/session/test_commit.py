@@ -32,7 +32,7 @@ class Writer:
 
     def __init__(self, session: Session[Counter], refused: int = 0) -> None:
         self.session = session
-        self.cached = session._cached
+        self.cached = session._open.cached
         self.refused = refused
         self.found: list[int] = []
 
@@ -43,7 +43,7 @@ class Writer:
         return "written"
 
     async def write(self, **options: bool) -> str:
-        return await commit(self.session._cache.runtime, self.cached, self.attempt, "this", **options)
+        return await commit(self.cached, self.attempt, "this", **options)
 
 
 @pytest.fixture(autouse=True)
@@ -86,12 +86,12 @@ async def test_a_verdict_is_seen_first_then_a_lease_and_then_the_attempt_is_made
 ) -> None:
     writer = Writer(session)
     async with elsewhere.lease():
-        session._cached.stale = True
+        session._open.cached.stale = True
         with pytest.raises(SessionLeased):
             await writer.write()
         assert await writer.write(while_leased=True) == "written"
         await elsewhere.verify()
-        session._cached.stale = True
+        session._open.cached.stale = True
         with pytest.raises(SessionSealed):
             await writer.write()
         with pytest.raises(SessionLeased):

@@ -258,8 +258,8 @@ async def test_whatever_a_tool_raises_on_the_loop_is_a_failed_result_too(
     session = await made(store)
     for _ in range(PROVEN):
         assert (await session.call("act")).ok
-    act = session._cache.runtime.environment.tools["act"].procedure.function
-    assert session._cache.runtime.runner.paces[act].on_loop
+    act = session._open.runtime.environment.tools["act"].procedure.function
+    assert session._open.runtime.runner.paces[act].on_loop
     arm("tool", error)
     assert (await session.call("act")).error == f"act failed: unexpected {error}"
     assert await is_as_before(session)
@@ -337,7 +337,7 @@ async def test_a_task_that_a_tool_leaves_behind_stops_nobody(store: Store, error
     session = await made(store)
     arm("tool", error)
     assert (await session.call("leave_a_task")).ok
-    left = session._cache.runtime.environment.left
+    left = session._open.runtime.environment.left
     await asyncio.wait([left], timeout=60)
     assert left.cancelled() or type(left.exception()).__name__ == error
     assert await is_as_before(session)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-from stateroom import Environment, Sessions, State, open_store, tool
+from stateroom import Environment, SessionLimits, Sessions, State, open_store, tool
 from stateroom.errors import InvalidArguments, InvalidState, SessionClosed, SessionLeased, SessionSealed, TooLarge
 from stateroom.session import (
     Copier,
@@ -193,7 +193,7 @@ async def test_the_rules_of_a_session_hold_for_edits(
     async with elsewhere.lease():
         with pytest.raises(SessionLeased):
             await session.edit(five, by="ada")
-    small = await Sessions(ShopEnvironment(), store, max_state=2000).open(session.id)
+    small = await Sessions(ShopEnvironment(), store, SessionLimits(max_state=2000)).open(session.id)
     with pytest.raises(TooLarge):
         await small.edit([{"place": ["tags"], "value": ["x" * 3000]}], by="ada")
     await session.verify()

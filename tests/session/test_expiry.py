@@ -2,7 +2,7 @@
 
 import pytest
 
-from stateroom import Environment, Sessions, State, tool
+from stateroom import Environment, SessionLimits, Sessions, State, tool
 from stateroom.errors import SessionExpired, UnknownSession
 from stateroom.store import Store
 from tests.messages import raises
@@ -49,7 +49,7 @@ def time() -> Time:
 
 @pytest.fixture
 def sessions(store: Store, time: Time) -> Sessions[Counter]:
-    return Sessions(CounterEnvironment(), store, ttl=TTL, now=time)
+    return Sessions(CounterEnvironment(), store, SessionLimits(ttl=TTL, now=time))
 
 
 async def test_an_expired_session_is_an_error_for_every_use(
@@ -58,7 +58,7 @@ async def test_an_expired_session_is_an_error_for_every_use(
     session = await sessions.seed({})
     await session.call("increment")
     time.now += TTL
-    elsewhere = Sessions(CounterEnvironment(), store, ttl=TTL, now=time)
+    elsewhere = Sessions(CounterEnvironment(), store, SessionLimits(ttl=TTL, now=time))
     for attempt in (
         session.call("increment"),
         session.call("get"),
@@ -108,7 +108,7 @@ async def test_what_another_process_renewed_lives_on(
     sessions: Sessions[Counter], store: Store, time: Time, use: str
 ) -> None:
     session = await sessions.seed({})
-    other = await Sessions(CounterEnvironment(), store, ttl=TTL, now=time).open(session.id)
+    other = await Sessions(CounterEnvironment(), store, SessionLimits(ttl=TTL, now=time)).open(session.id)
     time.now += TTL * 0.9
     await other.call("increment")
     time.now += TTL * 0.5
@@ -146,7 +146,7 @@ async def test_forks_survive_the_sweep_of_their_parent(sessions: Sessions[Counte
     await fork.call("increment")
     time.now += TTL * 0.9
     assert await sessions.sweep() == 0
-    cold = await Sessions(CounterEnvironment(), store, ttl=TTL, now=time).open(fork.id)
+    cold = await Sessions(CounterEnvironment(), store, SessionLimits(ttl=TTL, now=time)).open(fork.id)
     assert (cold.state.value, (await cold.state_at(1)).value) == (2, 0)
     assert await cold.call("increment", call_id="c") == first
     assert [entry.kind async for entry in cold.log()] == ["seed", "call", "call"]
@@ -180,7 +180,7 @@ async def test_looking_at_a_swept_session_is_an_error_too(sessions: Sessions[Cou
 
 async def test_a_handle_on_a_session_that_was_deleted_never_touches_another_with_its_id(store: Store) -> None:
     now = 1000.0
-    here, elsewhere = [Sessions[Counter](CounterEnvironment(), store, now=lambda: now) for _ in range(2)]
+    here, elsewhere = [Sessions[Counter](CounterEnvironment(), store, SessionLimits(now=lambda: now)) for _ in range(2)]
     old = await here.seed({}, session_id="same")
     await old.call("increment")
     await store.delete("same")

@@ -51,7 +51,7 @@ async def session(store: Store) -> Session[Counter]:
 
 
 def runs(session: Session[Counter]) -> int:
-    return session._cache.runtime.environment.runs  # type: ignore[attr-defined]
+    return session._open.runtime.environment.runs  # type: ignore[attr-defined]
 
 
 async def test_a_repeated_call_runs_once(session: Session[Counter], name: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
-from stateroom import Environment, Sessions, State, Verdict, tool
+from stateroom import Environment, SessionLimits, Sessions, State, Verdict, tool
 from stateroom.errors import BadData, TooLarge
 from stateroom.session import History, Transcript, cached_session, history, write_body
 from stateroom.state import digest_of
@@ -90,7 +90,7 @@ def sessions(store: Store) -> Sessions[Library]:
 
 def cold(store: Store, **options: Any) -> Sessions[Library]:
     """The sessions as another process has them."""
-    return Sessions[Library](LibraryEnvironment(), store, **options)
+    return Sessions[Library](LibraryEnvironment(), store, SessionLimits(**options))
 
 
 async def contents(store: Store, session: str) -> set[bytes]:

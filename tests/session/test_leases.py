@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from time import time
+from typing import Any
 
 import pytest
 
-from stateroom import Environment, Sessions, State, open_store, tool
+from stateroom import Environment, SessionLimits, Sessions, State, open_store, tool
 from stateroom.errors import SessionLeased, StoreUnavailable
 from stateroom.session import Session, lease
 from stateroom.store import Head, Store
@@ -48,15 +50,30 @@ class CountingEnvironment(Environment[Counter]):
         return float(state.value)
 
 
+class Clock:
+    """A worker's clock, which a test may put ahead."""
+
+    ahead = 0.0
+
+    def __call__(self) -> float:
+        return time() + self.ahead
+
+
 @pytest.fixture
 def mine(store: Store) -> Sessions[Counter]:
-    return Sessions(CountingEnvironment(), store)
+    return Sessions(CountingEnvironment(), store, SessionLimits(now=Clock()))
 
 
 @pytest.fixture
 def theirs(store: Store) -> Sessions[Counter]:
     """Another worker on the same store."""
-    return Sessions(CountingEnvironment(), store)
+    return Sessions(CountingEnvironment(), store, SessionLimits(now=Clock()))
+
+
+def put_ahead(seconds: float, *workers: Sessions[Counter]) -> None:
+    for worker in workers:
+        clock: Any = worker.runtime.now
+        clock.ahead = seconds
 
 
 async def test_others_can_read_but_not_change_what_is_held(mine: Sessions[Counter], theirs: Sessions[Counter]) -> None:
@@ -120,12 +137,10 @@ async def test_what_is_held_is_read_without_asking_the_store(
 async def test_a_holder_that_comes_too_late_is_refused_and_goes_on_from_what_is_there(
     mine: Sessions[Counter], theirs: Sessions[Counter]
 ) -> None:
-    clock = [1000.0]
-    mine.runtime.now = theirs.runtime.now = lambda: clock[0]
     session = await mine.seed({})
     async with session.lease(seconds=30) as held:
         await session.call("increment")
-        clock[0] += 31  # it was paused: others may think that it is gone
+        put_ahead(31, mine, theirs)  # it was paused: others may think that it is gone
         other = await theirs.open(session.id)
         async with other.lease():
             assert (await other.call("increment")).output == 2
@@ -162,7 +177,7 @@ async def test_a_lease_that_went_to_somebody_else_is_noticed(
     session = await mine.seed({})
     async with session.lease(seconds=0.3) as held:
         other = await theirs.open(session.id)
-        theirs.runtime.now = lambda: mine.runtime.now() + 3600
+        put_ahead(3600, theirs)
         async with other.lease():
             assert held._renewing is not None
             await asyncio.wait_for(held._renewing, PATIENCE)
@@ -176,7 +191,7 @@ async def test_the_rest_of_a_lease_is_not_relied_on() -> None:
         session = await Sessions(CountingEnvironment(), store).seed({})
         async with session.lease(seconds=0):
             assert lease.SURE < 1
-            assert not session._cached.is_fresh
+            assert not session._open.cached.is_fresh
 
 
 async def test_a_session_that_was_deleted_and_seeded_again_refuses_the_old_ones_writer(
@@ -195,11 +210,9 @@ async def test_a_session_that_was_deleted_and_seeded_again_refuses_the_old_ones_
 async def test_a_late_holder_writes_nothing_while_another_holds_the_session(
     mine: Sessions[Counter], theirs: Sessions[Counter]
 ) -> None:
-    clock = [1000.0]
-    mine.runtime.now = theirs.runtime.now = lambda: clock[0]
     session = await mine.seed({})
     async with session.lease(seconds=30):
-        clock[0] += 31
+        put_ahead(31, mine, theirs)
         other = await theirs.open(session.id)
         async with other.lease():
             await other.call("increment")
@@ -234,10 +247,10 @@ async def test_a_hold_that_fails_at_once_leaves_nothing_behind(
         raise StoreUnavailable("away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(session._cached, "refresh", refresh)
+        patched.setattr(session._open.cached, "refresh", refresh)
         with pytest.raises(StoreUnavailable):
             await session.lease().__aenter__()
-    assert session._cached.lease is None
+    assert session._open.cached.lease is None
     assert (await (await theirs.open(session.id)).call("increment")).output == 1
 
 
@@ -247,10 +260,10 @@ async def test_a_lease_that_was_lost_and_came_back_is_given_up(
     session = await mine.seed({})
     async with session.lease(seconds=0.6) as held:
         other = await theirs.open(session.id)
-        theirs.runtime.now = lambda: mine.runtime.now() + 3600
+        put_ahead(3600, theirs)
         async with other.lease():
             pass  # and it is free again before the first worker looks
-        theirs.runtime.now = mine.runtime.now
+        put_ahead(0, theirs)
         assert held._renewing is not None
         await asyncio.wait_for(held._renewing, PATIENCE)
         assert held.lost
@@ -260,7 +273,7 @@ async def test_a_lease_that_was_lost_and_came_back_is_given_up(
 
 async def test_a_session_that_is_held_stays_at_hand() -> None:
     async with open_store("memory://") as store:
-        sessions = Sessions(CountingEnvironment(), store, hot=2)
+        sessions = Sessions(CountingEnvironment(), store, SessionLimits(hot=2))
         session = await sessions.seed({})
         async with session.lease():
             for _ in range(4):

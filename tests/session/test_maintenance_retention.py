@@ -188,7 +188,7 @@ async def test_the_verdict_stays(store: Store) -> None:
     await session.verify()
     for number in range(30):  # external calls that were under way when it was sealed
         facts = {"name": "fail", "input": {}, "error": "no", "code": "tool_failed"}
-        await append_entry(session._cache.runtime, session._cached, "failed", facts, f"failed {number}")
+        await append_entry(session._open.cached, "failed", facts, f"failed {number}")
     (cut,) = (await prune(store, keep=10)).values()
     assert cut.below is not None
     assert cut.below <= 30

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Resource, SessionInfo, Sessions, ToolError, open_store, tool
+from stateroom import Environment, Resource, SessionInfo, SessionLimits, Sessions, ToolError, open_store, tool
 from stateroom.errors import StateroomError
 from stateroom.session import Session
 from stateroom.session.resources import STOPS
@@ -64,7 +64,7 @@ def troubled(store: Store, trouble: Resource[Any]) -> Sessions[Desk]:
         def verify(self, box: dict[str, Any]) -> float:
             return float(len(box))
 
-    return Sessions(TroubleEnvironment(), store, timeout=0.5)
+    return Sessions(TroubleEnvironment(), store, SessionLimits(timeout=0.5))
 
 
 TROUBLES = [

@@ -253,10 +253,10 @@ async def test_what_one_of_a_family_has_saved_is_saved_for_each(
 
 async def test_to_know_of_what_is_stored_costs_the_same_however_much_that_is(session: Session[Desk]) -> None:
     await write(session, "file")
-    (known,) = session._cached.digests
+    (known,) = session._open.cached.digests
     await write(session, "file")
-    assert session._cached.digests == (known,)
-    assert session._cached.digests[0] is known
+    assert session._open.cached.digests == (known,)
+    assert session._open.cached.digests[0] is known
     assert len(known) == 2
 
 
@@ -335,7 +335,7 @@ async def test_a_copied_session_has_its_folder(session: Session[Desk]) -> None:
     fork = await session.fork()
     await write(fork, "more")
     async with open_store("memory://") as target:
-        await Copier(session._cached.store, target).copy(fork.id)
+        await Copier(session._open.cached.store, target).copy(fork.id)
         there = Office(target)
         assert set(await files(await there.sessions.open(fork.id))) == {"file", "more"}
         await there.sessions.stop()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from stateroom import Environment, Merge, Session, Sessions, State, Task, Verdict, open_store, tool
+from stateroom import Environment, Merge, Session, SessionLimits, Sessions, State, Task, Verdict, open_store, tool
 from stateroom.errors import (
     BadTask,
     Conflict,
@@ -348,7 +348,7 @@ async def test_a_session_of_the_same_name_as_one_before_changes_it_too(sessions:
 
 
 async def test_a_change_that_makes_it_too_large_is_refused_and_blocks_nobody(store: Store) -> None:
-    sessions = Sessions(HotelEnvironment(), store, max_state=20_000)
+    sessions = Sessions(HotelEnvironment(), store, SessionLimits(max_state=20_000))
     session = await sessions.seed({})
     results = [await session.call("note", {"text": "x" * 6000}) for _ in range(5)]
     assert [result.code for result in results[-1:]] == ["too_large"]
@@ -358,8 +358,8 @@ async def test_a_change_that_makes_it_too_large_is_refused_and_blocks_nobody(sto
 async def test_a_session_that_has_expired_decides_nothing_any_more(store: Store) -> None:
     clock = [1000.0]
     slow: Any = Watched(store)
-    late = Sessions(HotelEnvironment(), slow, ttl=10, now=lambda: clock[0])
-    others = Sessions(HotelEnvironment(), store, ttl=10, now=lambda: clock[0])
+    late = Sessions(HotelEnvironment(), slow, SessionLimits(ttl=10, now=lambda: clock[0]))
+    others = Sessions(HotelEnvironment(), store, SessionLimits(ttl=10, now=lambda: clock[0]))
     session = await late.seed({})
     under_way, go = asyncio.Event(), asyncio.Event()
 
@@ -400,8 +400,8 @@ async def test_a_state_that_is_deleted_while_a_tool_runs_is_made_anew(store: Sto
 async def test_two_that_find_it_expired_lose_nothing(store: Store) -> None:
     clock = [1000.0]
     seen: Any = Watched(store)
-    one = Sessions(HotelEnvironment(), seen, shared_ttl=100, now=lambda: clock[0])
-    two = Sessions(HotelEnvironment(), store, shared_ttl=100, now=lambda: clock[0])
+    one = Sessions(HotelEnvironment(), seen, SessionLimits(shared_ttl=100, now=lambda: clock[0]))
+    two = Sessions(HotelEnvironment(), store, SessionLimits(shared_ttl=100, now=lambda: clock[0]))
     first, second = await one.seed({}), await two.seed({})
     await first.call("book", {"nights": 1})
     one.cache.shared.forget()
@@ -450,7 +450,7 @@ async def test_an_intent_of_a_session_that_got_its_verdict_does_not_unseal_it(st
 async def test_a_closed_session_is_kept_while_what_it_decided_is_to_be_entered(store: Store) -> None:
     clock = [1000.0]
     failing: Any = Watched(store)
-    sessions = Sessions(HotelEnvironment(), failing, now=lambda: clock[0])
+    sessions = Sessions(HotelEnvironment(), failing, SessionLimits(now=lambda: clock[0]))
     session = await sessions.seed({})
 
     async def append(commit: Commit) -> None:
@@ -490,7 +490,7 @@ async def test_a_shared_state_is_made_anew_when_it_was_deleted(sessions: Session
 
 async def test_it_is_kept_for_a_time_after_its_last_use(store: Store) -> None:
     clock = [1000.0]
-    sessions = Sessions(HotelEnvironment(), store, ttl=10, shared_ttl=1000, now=lambda: clock[0])
+    sessions = Sessions(HotelEnvironment(), store, SessionLimits(ttl=10, shared_ttl=1000, now=lambda: clock[0]))
     await (await sessions.seed({})).call("book", {"nights": 2})
     for _ in range(3):
         clock[0] += 900

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from stateroom import Environment, Sessions, State, Task, Verdict, open_store, tool
+from stateroom import Environment, SessionLimits, Sessions, State, Task, Verdict, open_store, tool
 from stateroom.errors import (
     BadTask,
     BadVerdict,
@@ -269,7 +269,7 @@ async def test_another_process_opens_what_was_seeded(sessions: Sessions[Counter]
 async def test_a_file_is_opened_after_a_restart(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     async with open_store("sqlite:///rooms.db") as store:
-        session = await Sessions(CounterEnvironment(), store, ttl=3600, timeout=5).seed(TASK)
+        session = await Sessions(CounterEnvironment(), store, SessionLimits(ttl=3600, timeout=5)).seed(TASK)
         point = await session.checkpoint("start")
         await session.call("increment", {"count": 4})
     async with open_store("sqlite:///rooms.db") as store:
@@ -289,7 +289,7 @@ async def test_handles_opened_together_share_one_room(sessions: Sessions[Counter
 
 @pytest.mark.every_store
 async def test_a_cold_session_is_as_good_as_a_hot_one(store: Store) -> None:
-    sessions = Sessions(CounterEnvironment(), store, hot=1)
+    sessions = Sessions(CounterEnvironment(), store, SessionLimits(hot=1))
     first, second = await sessions.seed(TASK), await sessions.seed(TASK)
     for _ in range(3):
         for session in (first, second):
@@ -430,7 +430,7 @@ async def test_a_verifier_that_takes_too_long_is_refused(store: Store) -> None:
             return 1.0
 
     seeded = await Sessions(Endless(), store).seed({})
-    session = await Sessions(Endless(), store, timeout=0.01).open(seeded.id)
+    session = await Sessions(Endless(), store, SessionLimits(timeout=0.01)).open(seeded.id)
     with raises(TimedOut):
         await session.verify()
 

@@ -294,7 +294,7 @@ async def test_undo_stops_where_the_past_was_pruned(store: Store, monkeypatch: p
     monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 1)
     monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
     session = await seeded(store, *map(str, range(30)))
-    [cut] = [cut async for _, cut in Retention(store, RetentionPolicy(keep=8), session._cache.runtime.now).carry_out()]
+    [cut] = [cut async for _, cut in Retention(store, RetentionPolicy(keep=8), session._open.runtime.now).carry_out()]
     assert cut is not None
     assert cut.below is not None
     session = await opened(store).open(session.id)

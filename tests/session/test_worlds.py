@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Episode, Sessions, State, ToolError, open_store, tool
+from stateroom import Environment, Episode, SessionLimits, Sessions, State, ToolError, open_store, tool
 from stateroom.errors import (
     BadData,
     BadTask,
@@ -71,7 +71,7 @@ class TownEnvironment(Environment[Town]):
 
 
 def town(store: Store, **more: Any) -> Sessions[Town]:
-    return Sessions(TownEnvironment(), store, **more)
+    return Sessions(TownEnvironment(), store, SessionLimits(**more))
 
 
 async def worlds(store: Store) -> list[Head]:
@@ -96,8 +96,8 @@ async def test_another_process_reads_them_and_shares_what_has_not_changed(store:
     third = await others.open((await town(store).seed({"mayor": "cem"})).id)
     assert second.state == first.state
     assert third.state.people["p1"].name == "cem"
-    assert second._cached.state.people["p9"] is third._cached.state.people["p9"]
-    assert second._cached.state.people["p2"] is not third._cached.state.people["p2"]
+    assert second._open.cached.state.people["p9"] is third._open.cached.state.people["p9"]
+    assert second._open.cached.state.people["p2"] is not third._open.cached.state.people["p2"]
 
 
 async def test_sessions_that_are_opened_at_once_share_the_world_too(store: Store) -> None:
@@ -105,7 +105,7 @@ async def test_sessions_that_are_opened_at_once_share_the_world_too(store: Store
     others = town(store)
     opened = await asyncio.gather(*map(others.open, ids))
     assert [each.state.people["p1"].name for each in opened] == [f"mayor {number}" for number in range(5)]
-    assert len({id(each._cached.state.people["p9"]) for each in opened}) == 1
+    assert len({id(each._open.cached.state.people["p9"]) for each in opened}) == 1
 
 
 @pytest.mark.every_store

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from stateroom import Sessions
+from stateroom import SessionLimits, Sessions
 from stateroom.errors import UnknownSession
 from stateroom.session import Session
 from stateroom.store import Commit, Entry, Head, Record, Snapshot
@@ -169,7 +169,7 @@ class Run:
         """The expiry of each session at least, and its notes."""
 
     def sessions(self) -> Sessions[Notes]:
-        return Sessions(NotesEnvironment(), self.store, ttl=TTL, now=lambda: self.now)
+        return Sessions(NotesEnvironment(), self.store, SessionLimits(ttl=TTL, now=lambda: self.now))
 
     async def step(self, name: str, more: Any) -> None:
         live = [session for session, (expires, _) in self.expected.items() if expires > self.now]

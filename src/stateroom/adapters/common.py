@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from stateroom.environment import Environment, tool
 from stateroom.errors import SessionExpired, StoreError, UnknownSession
-from stateroom.session import Result, Session, Sessions
+from stateroom.session import Result, Session, SessionLimits, Sessions
 from stateroom.state import State
 from stateroom.store import Store
 
@@ -60,7 +60,9 @@ class Conversations:
 
     def __init__(self, store: Store, framework: str, ttl: float | None, now: Callable[[], float] = time.time) -> None:
         self._framework = framework
-        self._sessions = Sessions[Messages](MessagesEnvironment(framework), store, ttl=ttl or NEVER, now=now)
+        self._sessions = Sessions[Messages](
+            MessagesEnvironment(framework), store, SessionLimits(ttl=ttl or NEVER, now=now)
+        )
 
     async def messages(self, name: str, limit: int | None = None) -> list[dict[str, Any]]:
         """The messages of a conversation, or the newest `limit` of them; none if it does not exist."""

@@ -27,7 +27,7 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.model import Item, checked_items, kind_of, text_of
-from stateroom.session import WEEK, AgentStatus, History, LogEntry, Session, Sessions, Update, read_entry
+from stateroom.session import WEEK, AgentStatus, History, LogEntry, Session, SessionLimits, Sessions, Update, read_entry
 from stateroom.state import State
 from stateroom.store import Head, HeadFilter, Store, open_store
 
@@ -111,7 +111,7 @@ class Threads:
         `ttl` is a thread's time to live after its last use, in seconds.
         """
         async with open_store(store_url) as store:
-            sessions = Sessions[Any](environment or ThreadEnvironment(), store, ttl=ttl)
+            sessions = Sessions[Any](environment or ThreadEnvironment(), store, SessionLimits(ttl=ttl))
             try:
                 yield cls(sessions)
             finally:

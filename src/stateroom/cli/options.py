@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +66,7 @@ Seed = Annotated[int, typer.Option(help="The random seed of the run.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def warn_of_missing_prompts(environment: Environment[Any, Any], tasks: list[dict[str, Any]]) -> None:
+def warn_of_missing_prompts(environment: Environment[Any, Any], tasks: Iterable[dict[str, Any]]) -> None:
     """Print a warning if some tasks ask nothing of the model."""
     if told := missing_prompts(environment, tasks):
         errors.print(f"warning: {told}", style="yellow", soft_wrap=True)

@@ -180,13 +180,13 @@ def _summary(report: RescoreReport, files: RunFiles) -> dict[str, Any]:
 
 def _rewards(report: RescoreReport) -> dict[str, Any]:
     """How many rewards have changed, and their means."""
-    pairs = report.changes()
+    changes = report.changes
     return {
-        "up": sum(after > before for before, after in pairs),
-        "down": sum(after < before for before, after in pairs),
-        "same": sum(after == before for before, after in pairs),
-        "new": len(report.rows) - len(pairs),
-        "before": fmean(before for before, _ in pairs) if pairs else None,
+        "up": sum(change.after > change.before for change in changes),
+        "down": sum(change.after < change.before for change in changes),
+        "same": sum(change.after == change.before for change in changes),
+        "new": len(report.rows) - len(changes),
+        "before": fmean(change.before for change in changes) if changes else None,
         "after": fmean(row["reward"] for row in report.rows) if report.rows else None,
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -115,7 +115,7 @@ class Plan(EpisodePlan):
     """Which model runs which tasks of an environment, where, and what is written."""
 
     options: CollectOptions
-    tasks: list[Row]
+    tasks: Sequence[Row]
     files: RunFiles
 
     @property

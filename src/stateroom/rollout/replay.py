@@ -20,8 +20,11 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.jsonl import read_lines
-from stateroom.rollout.rows import EDITED, PARENT, SESSION, Key, Row, key_of, parse_row, task_of
-from stateroom.rollout.tasks import find_inputs
+from stateroom.model import input_items, text_of
+from stateroom.rollout.files import RunFiles
+from stateroom.rollout.index import RunIndex
+from stateroom.rollout.rows import EDITED, INDICES, PARENT, SESSION, Key, Row, given_row, key_of, parse_row, task_of
+from stateroom.rollout.tasks import read_tasks
 from stateroom.session import (
     COPIED,
     NOT_REPEATABLE,
@@ -470,3 +473,34 @@ class _Player:
         self._replay.differences.append(difference)
         if not self._lenient:
             raise _Stopped
+
+
+Prompt = tuple[tuple[Any, str], ...]
+"""What a model is asked: the roles and texts of the messages."""
+
+
+def find_inputs(rollouts: Path, environment: Environment[Any, Any], tasks: Path | None = None) -> Mapping[Key, Row]:
+    """The rows of a rollouts file before they had a verdict, as far as they are known.
+
+    They are in the inputs file of the run. If that is not there, `tasks` may name a task file, in which they are found
+    by what the model was asked: rollouts of NeMo Gym need not repeat the fields of their tasks.
+    """
+    if tasks is None:
+        return RunIndex.of(RunFiles(rollouts), "inputs").inputs
+    by_prompt: dict[Prompt, Row] = {}
+    for read in read_tasks(tasks, environment):
+        task = {name: value for name, value in given_row(read).items() if name not in INDICES}
+        if by_prompt.setdefault(_prompt(task), task) != task:
+            raise BadTask(f"{tasks} has several tasks with the same prompt: rollouts do not tell which is theirs")
+    found: dict[Key, Row] = {}
+    for number, line in read_lines(rollouts):
+        with suppress(BadTask):  # which is told when the row itself is read
+            row = parse_row(line, number)
+            if _prompt(row) in by_prompt:
+                found[key_of(row)] = {**by_prompt[_prompt(row)], **{name: row[name] for name in INDICES}}
+    return found
+
+
+def _prompt(row: Row) -> Prompt:
+    items = input_items(row.get("responses_create_params", {}).get("input"))
+    return tuple((item.get("role"), text_of(item)) for item in items)

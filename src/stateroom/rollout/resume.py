@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from stateroom.errors import NotFound
-from stateroom.jsonl import read_lines, repair, replace_lines
+from stateroom.jsonl import repair, replace_lines
 from stateroom.rollout.files import RunFiles
-from stateroom.rollout.inputs import InputRows
-from stateroom.rollout.lazy import LazyMap
-from stateroom.rollout.metrics import Measurements
-from stateroom.rollout.rows import Key, Row, key_of, parse_row
-from stateroom.rollout.spool import SpooledRows
+from stateroom.rollout.index import INPUTS, RunIndex
+from stateroom.rollout.rows import Row
+
+FINISHED = "SELECT 1 FROM rows WHERE file = 'rollouts' AND task = e.task AND rollout = e.rollout"
+"""Finds out whether a row `e` is of an episode that has finished."""
+
+ENDED = f"""SELECT max(id) FROM rows AS e
+    WHERE file = 'failures' AND terminal AND NOT EXISTS ({FINISHED}) GROUP BY task, rollout"""
+"""The last rows of the episodes that failed for good."""
+
+UNFINISHED = f"""id IN (
+    SELECT id FROM (SELECT * FROM {INPUTS}) AS e WHERE NOT EXISTS ({FINISHED})
+    EXCEPT SELECT i.id FROM rows AS i JOIN rows AS f USING (task, rollout) WHERE i.file = 'inputs' AND f.id IN ({ENDED})
+)"""
+"""The inputs of the episodes that are left to run."""
 
 
 @dataclass
@@ -27,15 +36,17 @@ class ResumePlan:
     """How many these are."""
     tasks: int
     """All tasks of the run."""
-    done: Sequence[Row] = ()
-    """The measurements of episodes that have finished."""
+    done: int = 0
+    """Episodes that have finished."""
     failed: int = 0
     """Episodes that failed for good."""
+    cost: float = 0.0
+    """What the finished ones have cost."""
 
     @property
     def over(self) -> int:
         """Episodes that are over."""
-        return len(self.done) + self.failed
+        return self.done + self.failed
 
     @property
     def episodes(self) -> int:
@@ -49,70 +60,21 @@ def what_is_left(files: RunFiles) -> ResumePlan:
     Rows that were cut short are removed, and so are transient failures: their episodes run again.
     """
     if not files.inputs.is_file():
-        told = f"{files.rollouts} cannot be resumed: {files.inputs} is missing"
-        raise NotFound(f"{told}; give another --output, or start over with --force")
-    inputs = InputRows(files.inputs)
-    measurements = Measurements(inputs, SpooledRows(folder=files.rollouts.parent))
-    over = _Keys(inputs)
-    repeated: set[int] = set()
-    for number, row in _rows(files.rollouts):  # one by one: all of them may not fit into memory
-        if over.add(key_of(row)):
-            measurements.add(row)
-        else:
-            repeated.add(number)
-    ended, others = _failures(files.failures, over)
+        missing = f"{files.rollouts} cannot be resumed: {files.inputs} is missing"
+        raise NotFound(f"{missing}; give another --output, or start over with --force")
+    for path in (files.rollouts, files.failures):
+        if path.exists():
+            repair(path)
+    index = RunIndex.of(files)
+    index.ensure_whole("inputs", "rollouts", "failures")
+    rows = index.rows(UNFINISHED, order="task, rollout")
+    [(tasks,)] = index.select(f"SELECT count(DISTINCT task) FROM {INPUTS}")
+    [(done, cost)] = index.select("SELECT count(*), total(cost) FROM rows WHERE file = 'rollouts' AND NOT again")
+    [(failed,)] = index.select(f"SELECT count(*) FROM ({ENDED})")
+    repeated, replaced = index.lines("rollouts", "again"), index.lines("failures", f"id NOT IN ({ENDED})")
     _remove(files.rollouts, repeated)
-    _remove(files.failures, others)
-    for key in ended:
-        over.add(key)
-    unfinished = array("I", (place for place, key in enumerate(inputs) if key not in over))
-    return ResumePlan(LazyMap(inputs.at, unfinished), len(unfinished), inputs.tasks, measurements.rows(), len(ended))
-
-
-def _failures(path: Path, finished: _Keys) -> tuple[set[Key], set[int]]:
-    """The episodes that failed for good, and the numbers of all lines of the failures but the last one of each."""
-    ended: dict[Key, int] = {}
-    others: set[int] = set()
-    for number, row in _rows(path):
-        key = key_of(row)
-        if not row.get("_ng_failure_terminal", True) or key in finished:
-            others.add(number)
-            continue
-        if key in ended:
-            others.add(ended[key])
-        ended[key] = number
-    return {*ended}, others
-
-
-class _Keys:
-    """A set of keys: of each that is among the inputs, a byte is in memory."""
-
-    def __init__(self, inputs: InputRows) -> None:
-        self._inputs = inputs
-        self._flags = bytearray(len(inputs))
-        self._others: set[Key] = set()
-
-    def __contains__(self, key: Key) -> bool:
-        place = self._inputs.place_of(key)
-        return key in self._others if place is None else bool(self._flags[place])
-
-    def add(self, key: Key) -> bool:
-        """Add a key; gives whether it is new."""
-        if key in self:
-            return False
-        place = self._inputs.place_of(key)
-        if place is None:
-            self._others.add(key)
-        else:
-            self._flags[place] = True
-        return True
-
-
-def _rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """The rows of a file, if there is one, with the numbers of their lines."""
-    if path.exists():
-        repair(path)
-        yield from ((number, parse_row(line, number)) for number, line in read_lines(path))
+    _remove(files.failures, replaced)
+    return ResumePlan(rows, len(rows), tasks, done, failed, cost)
 
 
 def _remove(path: Path, numbers: set[int]) -> None:

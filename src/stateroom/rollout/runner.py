@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,12 +15,12 @@ from stateroom.jsonl import Appender
 from stateroom.rollout.description import described, ensure_same_run
 from stateroom.rollout.engines import Finished, ToolFailed, WorkerPool, open_engine
 from stateroom.rollout.failures import ToolFailures
-from stateroom.rollout.inputs import RowsOf
+from stateroom.rollout.index import RunIndex
 from stateroom.rollout.metrics import aggregate_lazily
 from stateroom.rollout.plan import Run
 from stateroom.rollout.resume import ResumePlan, what_is_left
-from stateroom.rollout.rows import COST, PARENT, Row
-from stateroom.rollout.spool import SpooledRows
+from stateroom.rollout.rows import PARENT, Row, RowsOf
+from stateroom.rollout.search import Search
 
 T = TypeVar("T")
 
@@ -37,8 +37,10 @@ class Report:
     """Episodes among the failed ones that may not fail again: a resumed run tries them again."""
     waiting: list[str] = field(default_factory=list)
     """The sessions whose agents wait for input."""
-    rows: SpooledRows = field(default_factory=SpooledRows)
-    """The finished episodes: the measurements of each, its indices and its session. They are read from a file."""
+    done: int = 0
+    """Episodes that have finished."""
+    rows: Sequence[Row] = ()
+    """The finished episodes, when all are: the measurements of each, its indices and its session, as they are read."""
     first_error: str | None = None
     """The error of the first episode that failed, with its place in the author's code, if that is known."""
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -75,9 +77,7 @@ async def run(
         on_start(left)
         started = perf_counter()
         tool_failures = stack.enter_context(ToolFailures(plan.files.tool_failures))
-        rows = SpooledRows(left.done, plan.files.rollouts.parent)
-        spent = sum(row.get(COST, 0.0) for row in rows) if plan.options.max_cost is not None else 0.0
-        report = Report(left.episodes, tool_failures, left.failed, rows=rows, earlier=len(rows), cost=spent)
+        report = Report(left.episodes, tool_failures, left.failed, done=left.done, earlier=left.done, cost=left.cost)
         workers = await stack.enter_async_context(WorkerPool(open_engine(plan)))
         if not resumes:
             plan.files.begin(plan.inputs())
@@ -88,7 +88,8 @@ async def run(
         collect, most = _Collector(report, rollouts, failures, on_episode).collect, plan.options.max_cost
         may_start = None if most is None else lambda: report.cost < most
         await workers.run(left.rows, collect, resumes=plan.options.resume, may_start=may_start)
-        report.not_started = report.episodes - len(report.rows) - report.failed - len(report.waiting)
+        report.not_started = report.episodes - report.done - report.failed - len(report.waiting)
+        report.rows = Search(RunIndex.of(plan.files, "inputs", "rollouts")).measured()
         report.metrics = aggregate_lazily(report.rows, plan.options.solved_threshold) | tool_failures.metrics()
         plan.files.write_metrics(plan.agent, report.metrics)
         report.elapsed = perf_counter() - started
@@ -137,12 +138,12 @@ class _Collector:
         report.cost += message.cost
         if message.waits_in is not None:
             report.waiting.append(message.waits_in)
-        elif message.measured is None:
+        elif message.error is not None:
             self._failures.write(message.line)
             report.failed += 1
             report.transient += message.transient
             report.first_error = report.first_error or message.error
         else:
             self._rollouts.write(message.line)
-            report.rows.append(message.measured)
+            report.done += 1
         self._on_episode(message)

@@ -192,7 +192,7 @@ class AgentAPI:
         metrics, name = self.served.metrics, self.served.name
         metrics.tokens(name, ((ended.row.get("response") or {}).get("usage")) or {})
         if ended.waits_in is None:
-            metrics.verdicts(name).count("ok" if ended.measured is not None else "error", seconds)
+            metrics.verdicts(name).count("ok" if not ended.failed else "error", seconds)
 
     async def _session(self, request: HTTPRequest, row: Row, name: str | None) -> Session[Any]:
         """The session of an episode: a new one, or that of an earlier request with the same id."""
@@ -314,10 +314,10 @@ async def _keep(served: ServedEnvironment, session: str) -> None:
     """Renew the life of a session now and then."""
     runtime = served.sessions.runtime
     while True:
-        await asyncio.sleep(runtime.ttl / TOUCHES)
+        await asyncio.sleep(runtime.limits.ttl / TOUCHES)
         now = runtime.now()
         with suppress(StateroomError):  # the next one may succeed
-            await runtime.store.touch(session, now=now, expires=now + runtime.ttl)
+            await runtime.store.touch(session, now=now, expires=now + runtime.limits.ttl)
 
 
 def _episode_id(request: HTTPRequest, row: Row) -> str | None:

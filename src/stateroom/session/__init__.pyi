@@ -107,7 +107,11 @@ from .result import (
     Result as Result,
 )
 from .runtime import (
+    WEEK as WEEK,
+    MaxLog as MaxLog,
+    MaxState as MaxState,
     SessionLimits as SessionLimits,
+    Timeout as Timeout,
     new_session_id as new_session_id,
 )
 from .session import (
@@ -116,7 +120,6 @@ from .session import (
 )
 from .sessions import (
     SHARED_IDS as SHARED_IDS,
-    WEEK as WEEK,
     Sessions as Sessions,
 )
 from .shared import shared_environment as shared_environment

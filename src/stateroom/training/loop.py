@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -138,7 +138,7 @@ class Trainer:
         found = self._model.serve(self._loop, work)
         return sum(float(each.row["reward"]) for each in found.answers()) / len(tasks)
 
-    async def _run(self, tasks: list[dict[str, Any]], model: Any, output: Path, seed: int) -> StoredRun:
+    async def _run(self, tasks: Sequence[dict[str, Any]], model: Any, output: Path, seed: int) -> StoredRun:
         plan = plan_run(
             self.training.environment,
             env_args=self.training.env_args,
@@ -165,7 +165,7 @@ class Trainer:
         return Random(self._seed(step)).choices(usable, k=number)
 
     @cached_property
-    def _held_out_tasks(self) -> list[dict[str, Any]]:
+    def _held_out_tasks(self) -> Sequence[dict[str, Any]]:
         number, given = self.training.held_out, self._tasks
         if given is not None:
             return given[-number:]

@@ -64,7 +64,7 @@ def _skipped(checks: Sequence[str], why: str) -> list[Finding]:
     return [skipped(name, why) for name in checks]
 
 
-def _rows(environment: Environment[Any, Any], task_file: Path | None) -> tuple[list[Row], str]:
+def _rows(environment: Environment[Any, Any], task_file: Path | None) -> tuple[Sequence[Row], str]:
     """The tasks to check with, and where they are from."""
     kind = type(environment)
     path = task_file or example_file(kind)

@@ -118,12 +118,12 @@ class EpisodeWorker:
         return WatchedSession(session, row, lambda failure: self._link.tell(ToolFailed(failure)))
 
     def _finish(self, row: Row, ended: Ended) -> None:
-        key, failed = key_of(row), ended.measured is None and ended.waits_in is None
+        key, failed = key_of(row), ended.failed
         if ended.session is not None:
             self._sessions[key] = ended.session
         error = cause_line(ended.row) if failed else None
         transient, cost = failed and not ended.row["_ng_failure_terminal"], ended.row.get(COST, 0.0)
-        self._link.tell(Finished(key, ended.line, ended.measured, error, transient, ended.waits_in, cost))
+        self._link.tell(Finished(key, ended.line, error, transient, ended.waits_in, cost))
 
     def _close(self, keys: Iterable[Key]) -> None:
         """Close sessions whose rows are written: until then their episodes could be resumed."""
