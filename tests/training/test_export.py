@@ -116,7 +116,7 @@ async def test_trees_have_an_advantage_for_each_answer(trees: Path) -> None:
 
 
 async def test_what_a_run_lacks_is_said(group: Path) -> None:
-    with raises(BadData):
+    with pytest.raises(BadData):
         await exported(group, "grpo")
     with raises(InvalidArguments):
         await exported(group, "jsonl", how="vine")

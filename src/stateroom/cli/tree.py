@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -14,11 +14,9 @@ from stateroom.cli.options import AsJSON
 from stateroom.cli.output import console, counted, number, print_json
 from stateroom.errors import NotFound
 from stateroom.model import text_of
-from stateroom.rollout import read_trees
+from stateroom.rollout import Row, read_trees
 from stateroom.session import result_of, written_arguments
 from stateroom.state import brief
-
-Row = dict[str, Any]
 
 
 def tree(

@@ -14,8 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from stateroom.errors import BadTask, InvalidArguments, TimedOut
 from stateroom.jsonl import line_of
-
-Row = dict[str, Any]
+from stateroom.rollout import Row
 
 MAX_SECONDS = 10.0
 """Seconds that a template may take for a row."""

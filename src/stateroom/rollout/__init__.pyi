@@ -87,6 +87,8 @@ from .resume import ResumePlan as ResumePlan
 from .rows import (
     PARENT as PARENT,
     SESSION as SESSION,
+    Key as Key,
+    Row as Row,
     given_row as given_row,
     verdict_fields as verdict_fields,
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from stateroom.agent import call_tool, output_text
-from stateroom.environment import Environment, variant_of
+from stateroom.environment import Environment, StoreSessions
 from stateroom.errors import (
     BadTask,
     EnvironmentFailed,
@@ -105,9 +105,8 @@ async def replay_session(
     External tools do not run: their results are copied from the log. Nothing is written to the store.
     """
     seeds = [entry.input async for entry in History(store).entries(session, until=1)]
-    variant = variant_of(environment, seeds[0]) if seeds else environment
-    async with open_replayer(variant, lenient, "skip") as replayer:
-        return await replayer.session(store, session)
+    async with open_replayers(environment, lenient, "skip") as replayer_of:
+        return await replayer_of(seeds[0] if seeds else {}).session(store, session)
 
 
 async def replay_rollouts(
@@ -129,16 +128,11 @@ async def replay_rollouts(
     """
     found: list[Replay] = []
     inputs = find_inputs(rollouts, environment, tasks)
-    replayers: dict[int, Replayer] = {}
-    async with AsyncExitStack() as stack:
+    async with open_replayers(environment, lenient, reads) as replayer_of:
         for number, line in read_lines(rollouts):
             try:
                 row = parse_row(line, number)
-                variant = variant_of(environment, row)
-                if id(variant) not in replayers:
-                    opened = open_replayer(variant, lenient, reads)
-                    replayers[id(variant)] = await stack.enter_async_context(opened)
-                found.append(await replayers[id(variant)].row(row, store, inputs))
+                found.append(await replayer_of(row).row(row, store, inputs))
             except BadTask as error:
                 found.append(Replay(refused=str(error)))
             on_row()
@@ -150,12 +144,14 @@ async def replay_rollouts(
 
 
 @asynccontextmanager
-async def open_replayer(environment: Environment[Any, Any], lenient: bool, reads: Reads) -> AsyncIterator[Replayer]:
-    """A replayer of an environment's episodes, with a store in memory."""
+async def open_replayers(
+    environment: Environment[Any, Any], lenient: bool, reads: Reads
+) -> AsyncIterator[Callable[[Row], Replayer]]:
+    """Replayers of an environment's episodes, by their rows, with a store in memory."""
     async with open_store("memory://") as store:
-        sessions = Sessions[Any](environment, store)
+        sessions = StoreSessions(store)
         try:
-            yield Replayer(sessions, lenient, reads)
+            yield lambda row: Replayer(sessions.of(environment, row), lenient, reads)
         finally:
             await sessions.stop()
 

@@ -122,14 +122,14 @@ class RunResult:
             raise NotFound(f"this run has no sessions of its own: {why}; each episode has its `conversation`")
         if plan.store.startswith("memory:"):
             raise NotFound("the sessions of this run were in memory; give another store, or none for a file")
-        return self._rooms.sessions(variant_of(plan.environment, row)).open(row[SESSION], include_closed=True)
+        return self._sessions.sessions(variant_of(plan.environment, row)).open(row[SESSION], include_closed=True)
 
     @cached_property
-    def _rooms(self) -> SyncSessions:
-        rooms = SyncSessions(self.plan.store)
+    def _sessions(self) -> SyncSessions:
+        sessions = SyncSessions(self.plan.store)
         # On a thread, since the garbage collector may run on the loop that it closes; not at exit, when none can start.
-        finalize(self, lambda: Thread(target=rooms.close, daemon=True).start()).atexit = False
-        return rooms
+        finalize(self, lambda: Thread(target=sessions.close, daemon=True).start()).atexit = False
+        return sessions
 
     def rewards_by_task(self) -> dict[int, list[float]]:
         """The rewards of each task's episodes."""

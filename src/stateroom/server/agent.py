@@ -36,6 +36,7 @@ from stateroom.rollout import (
     Ended,
     EpisodeOptions,
     EpisodePlan,
+    Row,
     Started,
     agent_ref,
     checked_row,
@@ -50,8 +51,6 @@ from stateroom.server.request import HTTPRequest, wrong_field
 from stateroom.server.response import Endpoint, HTTPResponse, json_response
 from stateroom.server.services import Services
 from stateroom.session import AgentInMemory, Session, new_session_id
-
-Row = dict[str, Any]
 
 SHARE = 0.75
 """The share of a worker's requests in flight that may be agents at work: the rest is for other requests."""

@@ -15,6 +15,7 @@ from stateroom.rollout import (
     NODE,
     EnvironmentSpec,
     Node,
+    Row,
     Rule,
     StoredEpisode,
     StoredRun,
@@ -27,10 +28,8 @@ from stateroom.rollout import (
     run,
 )
 from stateroom.training.advantages import AdvantageMethod, advantages
-from stateroom.training.export import advantages_of
+from stateroom.training.export import advantages_in_groups, advantages_in_trees
 from stateroom.training.token_sequences import sequences, token_advantages
-
-Row = dict[str, Any]
 
 ENDS = 4
 """Episodes of a tree, for `tree`: one from its root, and others that branch off it."""
@@ -120,8 +119,8 @@ class Collector:
         )
         self.model.begin(len(tasks) * n)
         report = await run(plan, lambda _: self.model.end())
-        ended = ended_episodes(stored := StoredRun(plan.files))
-        values = await advantages_of(stored, how)
+        ended = ended_episodes(StoredRun(plan.files))
+        values = await advantages_in_groups([each.row for each in ended], how, self.store)
         rollouts = [Rollout(each.row, values[each.task, each.rollout]) for each in ended]
         rewards = [float(each.row["reward"]) for each in ended]
         written = sum(_written(each.row["response"]["output"]) for each in ended)
@@ -130,10 +129,10 @@ class Collector:
     async def vines(self, tasks: Sequence[Row], n: int, output: Path, seed: int) -> Collected:
         """Run an episode of each task, and `n` continuations from each of its states, which say what that is worth."""
         stored, error = await self._branch(tasks, _Vine(self.model, n), output, seed)
-        values = await advantages_of(stored, "vine")
-        ended = sorted(stored.answers(), key=lambda each: each.task)
-        rollouts = [Rollout(each.row, values[each.task, each.rollout]) for each in ended]
-        return _of_trees(stored, rollouts, len(tasks), error)
+        trees, answers = _trees(stored), _answers(stored)
+        values = advantages_in_trees(trees, answers, "vine")
+        rollouts = [Rollout(each.row, values[each.task, each.rollout]) for each in answers]
+        return _of_trees(trees, answers, rollouts, len(tasks), error)
 
     async def trees(self, tasks: Sequence[Row], n: int, output: Path, seed: int) -> Collected:
         """Grow `n` trees for each task: an episode, and others that branch off its states."""
@@ -154,7 +153,7 @@ class Collector:
             new = [(each.task, name) not in seen for name in path[1:]]
             seen |= {(each.task, name) for name in path}
             rollouts.append(Rollout(each.row, gained, new.index(True)))
-        return _of_trees(stored, rollouts, len(repeated), error)
+        return _of_trees(trees, _answers(stored), rollouts, len(repeated), error)
 
     async def _branch(self, tasks: Sequence[Row], rule: Rule, output: Path, seed: int) -> tuple[StoredRun, str | None]:
         plan = plan_branches(
@@ -237,11 +236,22 @@ def _trees(run: StoredRun) -> dict[int, list[Row]]:
     return {task: trees[task] for task in sorted(trees)}
 
 
-def _of_trees(run: StoredRun, rollouts: list[Rollout], trees: int, error: str | None) -> Collected:
-    """What was collected in trees."""
-    answers = [float(each.row["reward"]) for each in sorted(run.answers(), key=lambda each: each.task)]
-    written = sum(_written(node["items"]) for nodes in _trees(run).values() for node in nodes)
-    return Collected(rollouts, answers, written, trees - len(answers), error)
+def _answers(run: StoredRun) -> list[StoredEpisode]:
+    """The answers of trees, in the same order each time."""
+    return sorted(run.answers(), key=lambda each: each.task)
+
+
+def _of_trees(
+    trees: Mapping[int, list[Row]],
+    answers: Sequence[StoredEpisode],
+    rollouts: list[Rollout],
+    tasks: int,
+    error: str | None,
+) -> Collected:
+    """What was collected in trees, of which those with an answer have a reward."""
+    rewards = [float(each.row["reward"]) for each in answers]
+    written = sum(_written(node["items"]) for nodes in trees.values() for node in nodes)
+    return Collected(rollouts, rewards, written, tasks - len(answers), error)
 
 
 def _written(items: Iterable[Item]) -> int:

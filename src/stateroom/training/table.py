@@ -10,8 +10,7 @@ from typing import Any
 
 from stateroom.errors import CannotWrite, InvalidArguments, needs
 from stateroom.jsonl import line_of
-
-Row = dict[str, Any]
+from stateroom.rollout import Row
 
 BATCH = 1000
 """Rows that are written to a Parquet file at a time."""
