@@ -1,26 +1,14 @@
 """What the options of all commands have in common, and how the help shows them."""
 
 from collections import defaultdict
-from collections.abc import Iterator
 from importlib.metadata import version
-from typing import Any
 
 import pytest
-from typer.main import get_command
 
 import stateroom as package
-from stateroom.cli.app import app
 from tests.cli.conftest import Command, Refuses
+from tests.commands import COMMANDS
 
-
-def commands(command: Any, *names: str) -> Iterator[tuple[str, Any]]:
-    """All commands below one, each with its words."""
-    yield " ".join(names), command
-    for name, each in getattr(command, "commands", {}).items():
-        yield from commands(each, *names, name)
-
-
-COMMANDS = dict(commands(get_command(app)))
 WITH_STORE = [words for words, each in COMMANDS.items() if any("--store" in option.opts for option in each.params)]
 
 
