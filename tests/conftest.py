@@ -49,7 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
-    long, short = [], []
+    long: list[pytest.Item] = []
+    short: list[pytest.Item] = []
     for item in items:
         (long if any(part in item.nodeid for part in LONG) else short).append(item)
     size = -(-len(items) // workers)

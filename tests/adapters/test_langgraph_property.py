@@ -104,7 +104,7 @@ class Plain:
         }
 
     def _written(self, *name: str) -> list[Any]:
-        some = self.written.get(name, {})  # type: ignore[call-overload]
+        some = self.written.get(name, {})  # type: ignore[arg-type]
         return [(task, *some[task, index]) for task, index in sorted(some)]
 
 

@@ -229,6 +229,7 @@ def test_the_schema_is_for_editors(stateroom: Command) -> None:
         "serve": {"environments": ["b"], "port": 8000},
     }
     assert [*checker.iter_errors(good)] == []
+    bad: Any
     for bad in ({"rums": {}}, {"runs": {"a": {"environments": ["b"], "repeats": 0}}}, {"serve": {"port": "x"}}):
         assert [*checker.iter_errors(bad)] != []
     assert "Episodes per task" in json.dumps(schema)

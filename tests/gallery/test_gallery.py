@@ -1,6 +1,7 @@
 """Every registered environment: tasks, generator, README, and policies that do what they promise."""
 
 import json
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from random import Random
@@ -25,7 +26,7 @@ def folder(kind: type[Environment[Any, Any]]) -> Path:
     return Path(str(files(kind.__module__.rpartition(".")[0])))
 
 
-def examples(kind: type[Environment[Any, Any]]) -> list[dict[str, Any]]:
+def examples(kind: type[Environment[Any, Any]]) -> Sequence[dict[str, Any]]:
     assert kind.examples is not None
     return read_tasks(folder(kind) / kind.examples, kind())
 
@@ -85,6 +86,8 @@ def test_the_rate_can_be_set(kind: type[Environment[Any, Any]], rate: float) -> 
 
 async def test_an_episode_in_which_nothing_was_done_can_be_judged(kind: type[Environment[Any, Any]]) -> None:
     async with open_store("memory://") as store:
-        for response in (None, {"output": []}, {"output": [{"type": "message", "role": "assistant", "content": []}]}):
+        silent = {"type": "message", "role": "assistant", "content": []}
+        responses: tuple[Any, ...] = (None, {"output": []}, {"output": [silent]})
+        for response in responses:
             session = await Sessions[Any](kind(), store).seed(examples(kind)[0])
             assert (await session.verify(response)).reward == 0.0

@@ -73,7 +73,7 @@ async def test_the_counter_of_the_guide_rewards_what_the_gallerys_does(tmp_path:
 
 @pytest.mark.parametrize("looked_up", [0, 1, 2])
 async def test_strict_extraction_looks_up_each_word(looked_up: int) -> None:
-    answers = [*LOOK_UPS[:looked_up], HAND_IN, "Done."]
+    answers: list[Any] = [*LOOK_UPS[:looked_up], HAND_IN, "Done."]
     loose = await verdict_of(ExtractionEnvironment(), WORDS, *answers)
     strict = await verdict_of(ExtractionEnvironment(strict=True), WORDS, *answers)
     assert loose.components == strict.components == {"looked_up": looked_up / 2}

@@ -193,7 +193,9 @@ class Runs:
 
 @pytest.mark.parametrize("environment", GALLERY)
 async def test_in_the_gallery(tmp_path: Path, environment: Any) -> None:
-    tasks = read_tasks(example_file(environment), environment())[: 1 if environment is OfficeEnvironment else TASKS]
+    examples = example_file(environment)
+    assert examples is not None
+    tasks = [*read_tasks(examples, environment())][: 1 if environment is OfficeEnvironment else TASKS]
     model = ModelSource("reference", environment.policies["reference"])
     await Runs(tmp_path, environment, model, tasks).check(RULES, interruption=4)
 
@@ -267,7 +269,7 @@ async def test_whatever_the_size_of_the_state(tmp_path: Path, size: int) -> None
     exported = [row async for row in export_rows(StoredRun(trees), "jsonl", how="vine")]
     assert len(exported) == len(outcomes(trees.rollouts)[0]) == 1 + 7 * 4  # an episode, and those from its states
     origin = f"{__file__}:ShelfEnvironment"
-    options = {"env_args": {"size": size}, "model": f"{__file__}:TakesSix", "input": [{"name": "a"}]}
+    options: dict[str, Any] = {"env_args": {"size": size}, "model": f"{__file__}:TakesSix", "input": [{"name": "a"}]}
     plan = plan_run(origin, engine="processes:1", output=tmp_path / "processes.jsonl", **options)
     assert (await run(plan)).failed == 0
     assert outcomes(plan.files.rollouts) == outcomes(tmp_path / "plain.jsonl")

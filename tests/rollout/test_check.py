@@ -496,7 +496,7 @@ class Broken(TillEnvironment):
     @tool
     def refund(self, state: Till) -> int:
         """Give the money back."""
-        return state.missing  # type: ignore[attr-defined,no-any-return]
+        return state.missing  # type: ignore[attr-defined]
 
 
 class Careless(TillEnvironment):

@@ -488,7 +488,13 @@ class Steps:
         assert request.headers["Cookie"] == f"session={body['initial_count']}"
         [item] = body["response"]["output"]
         assert item["id"]
-        stepped = {"observation": None, "reward": 0.25, "terminated": False, "truncated": False, "info": {}}
+        stepped: dict[str, Any] = {
+            "observation": None,
+            "reward": 0.25,
+            "terminated": False,
+            "truncated": False,
+            "info": {},
+        }
         if item["type"] == "function_call":
             stepped["info"] = {"tool_outputs": [{"call_id": item["call_id"], "output": "warm"}]}
             stepped |= {"observation": "go on", "terminated": self.ends_with_call}
@@ -506,7 +512,7 @@ class Guesser(Model):
 
     async def answer(self, request: Request) -> Answer:
         said = [item for item in request.items if item.get("role") == "assistant"]
-        if not outputs_of(request.items):
+        if not outputs_of([*request.items]):
             return Answer([function_call("try_it", "c", number=1)])
         return Answer([message(request.settings["instructions"].split()[-1] if said else "what?")])
 

@@ -152,7 +152,7 @@ async def test_a_run_of_groups_can_be_cancelled(tmp_path: Path) -> None:
     waiting = asyncio.Event()
 
     class Waits(DealtEnvironment):
-        async def seed(self, task: Any) -> Dealt:  # type: ignore[override]
+        async def seed(self, task: Any) -> Dealt:
             waiting.set()
             await asyncio.Event().wait()
             return Dealt()

@@ -82,7 +82,7 @@ class Echo(Environment[None, SlateTask]):
     """Says a word, which a model judges."""
 
     name = "slate"
-    __init__ = SlateEnvironment.__init__  # type: ignore[assignment]
+    __init__ = SlateEnvironment.__init__
 
     @tool
     def write(self, word: str) -> str:

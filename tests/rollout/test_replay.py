@@ -288,7 +288,7 @@ async def test_another_seed_is_a_difference(store: Store) -> None:
 
         name = "desk"
 
-        def seed(self, task: DeskTask) -> Desk:  # type: ignore[override]
+        def seed(self, task: DeskTask) -> Desk:
             return Desk(notes=["x"])
 
     session = await Sessions[Any](DeskEnvironment(), store).seed({})

@@ -162,7 +162,7 @@ class Lucky(PileEnvironment):
 
     name = "pile"
 
-    def verify(self, state: Pile, rng: Any, clock: Any, new_id: Any, session: SessionInfo) -> Verdict:  # type: ignore[override]
+    def verify(self, state: Pile, rng: Any, clock: Any, new_id: Any, session: SessionInfo) -> Verdict:
         told = [rng.random(), clock.now().isoformat(), new_id(), session.id, session.step, session.task.wanted]
         return Verdict(rng.random(), details={"told": told})
 
@@ -178,7 +178,7 @@ class LookingBack(PileEnvironment):
 
     name = "pile"
 
-    def verify(self, episode: Episode) -> Verdict:  # type: ignore[override]
+    def verify(self, episode: Episode) -> Verdict:
         weights = [call.input["weight"] for call in episode.calls()]
         return Verdict(1.0, details={"weights": weights, "heights": [len(state.stones) for state in episode.states()]})
 
@@ -231,7 +231,7 @@ class Famous(PileEnvironment):
 
     name = "pile"
 
-    def verify(self, state: Pile, user: Fame) -> float:  # type: ignore[override]
+    def verify(self, state: Pile, user: Fame) -> float:
         return float(user.points)
 
 
@@ -331,7 +331,7 @@ class Reading(PileEnvironment):
 
     name = "pile"
 
-    def verify(self, episode: Episode) -> float:  # type: ignore[override]
+    def verify(self, episode: Episode) -> float:
         return float(len(episode.response["output"]))
 
 
@@ -345,7 +345,7 @@ class Raising(PileEnvironment):
 
     name = "pile"
 
-    def verify(self, episode: Episode) -> Any:  # type: ignore[override]
+    def verify(self, episode: Episode) -> Any:
         return {2: 1.0, 3: None}[episode.task.wanted] or 1 / 0
 
 
@@ -510,7 +510,7 @@ class Chancy(Echo):
 
     name = "echo"
 
-    def verify(self, rng: Any) -> float:  # type: ignore[override]
+    def verify(self, rng: Any) -> float:
         return float(rng.random())
 
 

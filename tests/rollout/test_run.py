@@ -208,7 +208,7 @@ async def test_aggregate_metrics_are_written(tmp_path: Path) -> None:
 
 
 async def test_the_seed_decides_everything(tmp_path: Path) -> None:
-    settings = {"repeats": 8, "policy": NOISY}
+    settings: dict[str, Any] = {"repeats": 8, "policy": NOISY}
     plans = [
         plan(tmp_path, name="a", **settings, seed=7, concurrency=1),
         plan(tmp_path, name="b", **settings, seed=7, concurrency=16, store=f"sqlite:///{tmp_path / 'rooms.db'}"),

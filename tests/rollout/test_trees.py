@@ -314,7 +314,7 @@ async def test_max_steps_counts_from_the_root(tmp_path: Path) -> None:
 
 async def test_a_deadline_ends_a_branch_where_it_is(tmp_path: Path) -> None:
     class Hesitates(Wanders):
-        async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:  # type: ignore[override]
+        async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
             if outputs_of(conversation):
                 await asyncio.Event().wait()
             return [function_call("go", "c", way="up")]

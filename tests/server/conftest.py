@@ -37,7 +37,7 @@ class Impatient:
         await asyncio.sleep(seconds / 10)
 
 
-uvicorn.server.asyncio = Impatient()  # type: ignore[attr-defined]
+uvicorn.server.asyncio = Impatient()  # type: ignore[assignment,attr-defined]
 
 
 @dataclass

@@ -51,7 +51,7 @@ async def noted(served: Any, number: int) -> Any:
 async def page(served: Any, session: Any, query: str) -> dict[str, Any]:
     status, found = await served.get(f"/admin/sessions/{session.id}/log?{query}")
     assert status == 200
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def revisions(found: dict[str, Any]) -> list[int]:

@@ -57,7 +57,7 @@ class Stream:
         assert event["event"] == "entry"
         entry, session = event["data"]["entry"], quote(event["data"]["session"], safe="")
         assert f"{session}:{entry['revision']}" in event["id"].split(",")
-        return entry  # type: ignore[no-any-return]
+        return entry
 
     async def end(self) -> dict[str, Any]:
         """The data of the last event."""
@@ -65,7 +65,7 @@ class Stream:
         assert event["event"] == "end"
         assert await self.lines() == []
         del event["data"]["session"]
-        return event["data"]  # type: ignore[no-any-return]
+        return event["data"]
 
 
 @asynccontextmanager
@@ -119,7 +119,7 @@ async def test_many_follow_one_log_and_miss_nothing(serve: Any, store_url: str) 
 
     async def revisions() -> list[int]:
         async with follow(served, session.id) as stream:
-            found = []
+            found: list[Any] = []
             while len(found) < 42:
                 found.append((await stream.entry())["revision"])
             assert await stream.end() == {"status": "closed"}
@@ -359,7 +359,7 @@ async def test_a_stream_continues_after_any_event_without_gap_or_duplicate(serve
     expected = [(session.id, revision) for session in sessions for revision in range(2, 6)]
     for breaks_after in range(1, 12):
         async with open_stream(served, f"stream?sessions={asked}") as opened:
-            found = []
+            found: list[Any] = []
             while len(found) < breaks_after:
                 event = await opened.next()
                 if event["event"] == "entry":
@@ -387,7 +387,7 @@ async def test_sessions_that_cannot_be_followed_are_refused(serve: Any, wrong: s
 async def arrived(opened: Stream) -> str:
     event = await opened.next()
     assert (event["event"], event["data"]["status"]) == ("session", "live")
-    return event["data"]["id"]  # type: ignore[no-any-return]
+    return event["data"]["id"]
 
 
 async def test_new_sessions_arrive_and_old_ones_do_not(serve: Any, store_url: str) -> None:

@@ -39,7 +39,13 @@ async def test_an_episode(serve: Any, store_url: str) -> None:
     ongoing = {"observation": None, "reward": 0.0, "terminated": False, "truncated": False}
     assert (status, stepped) == (200, {**ongoing, "info": {"tool_outputs": outputs}})
     await served.post(f"{prefix}/step", made(("increment_counter", {"count": 2})))
-    over = {"observation": None, "reward": 1.0, "terminated": True, "truncated": False, "info": {"tool_outputs": []}}
+    over: Any = {
+        "observation": None,
+        "reward": 1.0,
+        "terminated": True,
+        "truncated": False,
+        "info": {"tool_outputs": []},
+    }
     for _ in range(2):
         assert await served.post(f"{prefix}/step", made()) == (200, over)
     for _ in range(2):

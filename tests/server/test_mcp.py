@@ -188,7 +188,7 @@ async def test_a_parameter_shown_under_an_injected_name_works_everywhere(serve: 
         assert (await session.call("pay", {"account": "cleo"})).code == "invalid_arguments"
     async with connected(f"{served.url}/mcp") as client:
         handle = json.loads(text_of(await client.call_tool("start_session", {})))["session"]
-        meta = {"stateroom/session": handle}
+        meta: Any = {"stateroom/session": handle}
         assert json.loads(text_of(await client.call_tool("join", {"session": "blue"}, meta=meta))) == "blue"
 
 
@@ -215,6 +215,7 @@ async def test_a_tool_with_a_known_result_lists_its_schema(serve: Any, era: str)
         schemas = {listed.name: listed.output_schema for listed in (await client.list_tools()).tools}
         result = await client.call_tool("page", {"number": 3})  # the client checks it
     assert [name for name, schema in schemas.items() if schema] == ["page"]
+    assert schemas["page"] is not None
     assert schemas["page"]["properties"]["lines"] == {"type": "array", "items": {"type": "string"}}
     assert result.structured_content == {"number": 3, "lines": ["\ufffd"]}
     assert json.loads(text_of(result)) == {"number": 3, "lines": ["\ud83d"]}
@@ -344,10 +345,12 @@ async def test_a_call_id_makes_a_call_once(serve: Any) -> None:
     served = await serve()
     headers = await seeded(served)
     async with connected(f"{served.url}/mcp", headers) as client:
+        named: Any = {"stateroom/call-id": "a"}
         for _ in range(3):
-            await client.call_tool("increment_counter", {"count": 1}, meta={"stateroom/call-id": "a"})
+            await client.call_tool("increment_counter", {"count": 1}, meta=named)
         assert (await client.call_tool("get_counter_value")).structured_content == {"count": 4}
-        bad = await client.call_tool("increment_counter", {"count": 1}, meta={"stateroom/call-id": 7})
+        numbered: Any = {"stateroom/call-id": 7}
+        bad = await client.call_tool("increment_counter", {"count": 1}, meta=numbered)
         says(error_of(bad)["message"])
     call = message("tools/call", name="increment_counter", arguments={"count": 1})
     for key in ("b", "b", "a"):
@@ -405,7 +408,9 @@ async def test_a_model_does_not_choose_its_own_task(serve: Any) -> None:
         for choice in ({"row": ROW}, {"task": 1}):
             assert error_of(await client.call_tool("start_session", choice))["code"] == "invalid_arguments"
         started = (await client.call_tool("start_session")).structured_content
-        first = read_tasks(example_file(CounterEnvironment), CounterEnvironment())[0]
+        examples = example_file(CounterEnvironment)
+        assert examples is not None
+        first = read_tasks(examples, CounterEnvironment())[0]
         assert started["input"] == first["responses_create_params"]["input"]
 
 

@@ -30,7 +30,7 @@ def closing(name: str) -> dict[str, Any]:
 async def post_afresh(served: Any, path: str, body: Any) -> tuple[int, Any]:
     """Post as a client that has no cookie yet."""
     served.client.cookie_jar.clear()
-    return await served.post(path, body)  # type: ignore[no-any-return]
+    return await served.post(path, body)
 
 
 async def joins(served: Any, name: str, row: Any = ROW) -> bool:
@@ -232,7 +232,8 @@ async def test_odd_names_and_rows(serve: Any) -> None:
     for name in ("\ud800", "é\n", "../one"):
         status, seeded = await post_afresh(served, "/seed_session", seeding(name))
         assert (status, seeded["resources_session_id"]) == (200, name)
-    for row in (None, [], "row", 3):
+    odd: tuple[Any, ...] = (None, [], "row", 3)
+    for row in odd:
         status, refused = await post_afresh(served, "/seed_session", seeding("one", row))
         assert (status, list(refused["error"]["fields"])) == (422, ["task_data"])
     status, refused = await post_afresh(served, "/seed_session", seeding("one", {"initial_count": 3}))

@@ -327,7 +327,7 @@ class PlayedEnvironment(TalkEnvironment):
     def __init__(self, *answers: Any) -> None:
         self.user = SimulatedUser(Scripted(answers), "You are a user.")
 
-    async def reply(self, state: Talk, message: str) -> str | None:  # type: ignore[override]
+    async def reply(self, state: Talk, message: str) -> str | None:
         return await self.user.reply(state.side, message)
 
 

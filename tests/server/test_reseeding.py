@@ -7,7 +7,7 @@ from stateroom.gallery import WeatherEnvironment
 
 ROW = {"responses_create_params": {"input": "add 6"}, "initial_count": 3, "expected_count": 9}
 
-SAID = {"response": {"output": []}}
+SAID: Any = {"response": {"output": []}}
 OTHER = {**ROW, "initial_count": 20}
 
 NEW, OLD = "the secret that takes over", "the secret that was there first"

@@ -13,7 +13,7 @@ from tests.plain_counter import PlainCounterEnvironment
 
 ROW = {"responses_create_params": {"input": "add 6"}, "initial_count": 3, "expected_count": 9}
 
-SAID = {"response": {"output": []}}
+SAID: Any = {"response": {"output": []}}
 
 TUTORIAL = {"initial_count": 3}
 """The row that the tutorial of NeMo Gym's counter seeds: `expected_count` comes with verify."""

@@ -91,9 +91,10 @@ class Collector:
             service = _plain(group.resource.attributes)["service.name"]
             for scope in group.scope_spans:
                 for span in scope.spans:
-                    ids = [value.hex() for value in (span.span_id, span.parent_span_id, span.trace_id)]
+                    id, parent, trace = (value.hex() for value in (span.span_id, span.parent_span_id, span.trace_id))
+                    attributes = _plain(span.attributes)
                     self.spans.append(
-                        Exported(span.name, *ids, span.kind, span.status.code, _plain(span.attributes), service)
+                        Exported(span.name, id, parent, trace, span.kind, span.status.code, attributes, service)
                     )
         return web.Response()
 

@@ -13,7 +13,7 @@ from tests.plain_counter import PlainCounterEnvironment
 
 ROW = {"responses_create_params": {"input": "add 4, then add 2"}, "initial_count": 3, "expected_count": 9}
 
-SAID = {"response": {"output": []}}
+SAID: Any = {"response": {"output": []}}
 
 
 @pytest.mark.parametrize("prefix", ["", "/ng-rollout/3-1.a_b"])
@@ -321,12 +321,12 @@ async def test_a_verdict_on_a_forged_response_is_not_given_for_the_true_one(serv
 class SaidEnvironment(CounterEnvironment):
     """Its verifier reads the response alone."""
 
-    def verify(self, episode: Episode) -> float:  # type: ignore[override]
+    def verify(self, episode: Episode) -> float:
         return float(len(episode.response["output"]))
 
 
 class LookingBack(SaidEnvironment):
-    def verify(self, episode: Episode) -> float:  # type: ignore[override]
+    def verify(self, episode: Episode) -> float:
         return float(len(episode.calls()))
 
 

@@ -109,7 +109,7 @@ async def test_the_log_names_the_person_of_each_change(studio: Served) -> None:
     _, made = await ask(studio, "POST", api, json={"environment": "counter", "row": TASK, "by": "ada"})
     session = f"{api}/{made['id']}"
     agent = (await studio.services.environments["counter"].sessions.open(made["id"])).agent
-    changes = {
+    changes: dict[str, Any] = {
         "call": {"name": "increment_counter", "arguments": {"count": 1}},
         "edit": {"changes": [{"place": ["value"], "value": 9}]},
         "checkpoint": {"name": "here"},
