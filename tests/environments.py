@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from stateroom import Environment, State, tool
+from stateroom import Environment, State, ToolError, tool
 
 
 class Tally(State):
@@ -65,3 +66,22 @@ class Time:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Purse(State):
+    spent: int = 0
+
+
+class PurseEnvironment(Environment[Purse]):
+    """Spend money."""
+
+    @tool
+    def increment_counter(self, state: Purse, ask: Any, count: int) -> int:
+        """Spend, if somebody says yes to more than one."""
+        if count > 1 and ask(f"Spend {count}?") != "yes":
+            raise ToolError("not allowed")
+        state.spent += count
+        return state.spent
+
+    def verify(self, state: Purse) -> float:
+        return float(state.spent)
