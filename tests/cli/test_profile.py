@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stateroom.cli.profile import MAX_ROWS
+from stateroom.cli.runs import MAX_ROWS
 from tests.cli.conftest import Command
 
 

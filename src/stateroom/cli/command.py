@@ -1,23 +1,40 @@
-"""`command`: a function as a command, whose options are those of classes.
+"""`command`: a function as a command, whose options are those of classes, and which gives what is to be shown.
 
 A parameter whose type is a class of options stands for all of them: the command line gets an option for each field,
-with its help, bounds and short flag. `Given[…]` of a class leaves it to the function to add what a file says.
+with its help, bounds and short flag. `Given[…]` of a class leaves it to the function to add what a file says. The
+function may be async. If it gives an `Output`, the command has `--json` too.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from inspect import Parameter, signature
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from inspect import Parameter, iscoroutine, signature
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from annotated_types import Ge, Le
 
+from stateroom.cli.output import print_json
 from stateroom.errors import InvalidArguments, InvalidOption
 from stateroom.options import OptionField, are_options, flag_of, make_options, option_fields
 
+F = TypeVar("F", bound=Callable[..., Any])
 O = TypeVar("O")  # noqa: E741 - for options
+
+AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Output(NamedTuple):
+    """What a command gives."""
+
+    data: Callable[[], Any]
+    """For programs, with `--json`."""
+    show: Callable[[], None]
+    """For a person."""
+    code: int = 0
+    """The exit code."""
 
 
 @dataclass(frozen=True)
@@ -35,33 +52,71 @@ class Given(Generic[O]):
         return make_options(self.kind, **{**self.variables, **in_file, **self.typed, **own})
 
 
-def command(function: Callable[..., None], *before: type[Any]) -> Callable[..., None]:
+class Commands(typer.Typer):
+    """A group of commands, each a function; see `command`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(no_args_is_help=True, **settings)
+
+    def add(self, function: F, *before: type[Any], name: str | None = None, **settings: Any) -> F:
+        """Add a command, by default with the function's name."""
+        super().command(name, **settings)(command(function, *before))
+        return function
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+        """The same for a decorator."""
+        return lambda function: self.add(function, name=name, **settings)
+
+
+def command(function: Callable[..., Any], *before: type[Any]) -> Callable[..., None]:
     """A function as a command for typer; classes of options come `before` it, and their objects are called first."""
     hints = get_type_hints(function, include_extras=True)
+    gives_output = hints.pop("return", None) is Output
     kinds = {name: kind for name, hint in hints.items() if (kind := _kind(hint)) is not None}
-    fields = {each.name: each for kind in (*kinds.values(), *before) for each in option_fields(kind).values()}
 
     def run(context: typer.Context, **words: Any) -> None:
-        own = {name: words[name] for name in signature(function).parameters if name in words and name not in fields}
         try:
             for kind in before:
                 _given(kind, context, words).options({})(words)
+            own = {name: words[name] for name in hints if name not in kinds}
             for name, kind in kinds.items():
                 given = _given(kind, context, words)
                 own[name] = given if get_origin(hints[name]) is Given else given.options({})
-            function(**own)
+            output = function(**own)
+            output = asyncio.run(output) if iscoroutine(output) else output
         except InvalidOption as error:
-            shown = fields[error.option].shown if error.option in fields else flag_of(error.option)
-            raise InvalidArguments(f"{shown}: {error.message}") from error
+            raise InvalidArguments(f"{_shown(error.option, context)}: {error.message}") from error
+        if gives_output:
+            _print(output, as_json=words["json_output"])
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     parameters = [Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
     parameters += _parameters(function, hints, kinds)
+    if gives_output:
+        parameters.append(Parameter("json_output", Parameter.KEYWORD_ONLY, default=False, annotation=AsJSON))
     for kind in before:
         parameters += map(_parameter, option_fields(kind).values())
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     run.__signature__ = signature(function).replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
+
+
+def _print(output: Output, *, as_json: bool) -> None:
+    if as_json:
+        print_json(output.data())
+    else:
+        output.show()
+    if output.code:
+        raise typer.Exit(output.code)
+
+
+def _shown(option: str, context: typer.Context) -> str:
+    """An option of the command as a person writes it; the flag of one that it does not have."""
+    for parameter in context.command.params:
+        if parameter.name == option:
+            is_flag = parameter.param_type_name == "option"
+            return parameter.opts[0] if is_flag else getattr(parameter, "metavar", None) or option.upper()
+    return flag_of(option)
 
 
 def _kind(hint: Any) -> type[Any] | None:
@@ -71,7 +126,7 @@ def _kind(hint: Any) -> type[Any] | None:
 
 
 def _parameters(
-    function: Callable[..., None], hints: Mapping[str, Any], kinds: Mapping[str, type[Any]]
+    function: Callable[..., Any], hints: Mapping[str, Any], kinds: Mapping[str, type[Any]]
 ) -> Iterator[Parameter]:
     for each in signature(function).parameters.values():
         if each.name in kinds:
@@ -114,13 +169,13 @@ def _value(field: OptionField, given: Any) -> Any:
     if field.kind != dict[str, Any]:
         return given
     value = field.option.value
-    return {name: value(text) for name, text in pairs(given, field.flag, field.option.example)}
+    return {name: value(text) for name, text in pairs(given, field.name, field.option.example)}
 
 
-def pairs(given: list[str] | None, flag: str, example: str) -> Iterator[tuple[str, str]]:
-    """What was given as NAME=VALUE."""
-    for each in given or ():
-        name, is_there, value = each.partition("=")
+def pairs(given: list[str] | None, option: str, example: str) -> Iterator[tuple[str, str]]:
+    """What was given for an option as NAME=VALUE."""
+    for text in given or ():
+        name, is_there, value = text.partition("=")
         if not (name and is_there):
-            raise typer.BadParameter(f"{each!r} should be NAME=VALUE, such as {example}", param_hint=flag)
+            raise InvalidOption(option, f"{text!r} should be NAME=VALUE, such as {example}")
         yield name, value

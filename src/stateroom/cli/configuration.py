@@ -15,7 +15,7 @@ from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from stateroom.cli.command import Given
-from stateroom.cli.studio import ServeWithStudio
+from stateroom.cli.options import ServeWithStudio
 from stateroom.config import Node, merged, overrides_of, read_document
 from stateroom.errors import BadConfig, InvalidOption, format_path
 from stateroom.options import option_fields, suggestion
