@@ -17,6 +17,7 @@ from .context import (
 from .conversation import Conversation as Conversation
 from .loop import (
     WAITING as WAITING,
+    OnItems as OnItems,
     Trajectory as Trajectory,
     TurnStatus as TurnStatus,
     act as act,
@@ -37,7 +38,6 @@ from .task import (
     TaskState as TaskState,
 )
 from .threads import (
-    OnItems as OnItems,
     Thread as Thread,
     ThreadEnvironment as ThreadEnvironment,
     Threads as Threads,

@@ -36,6 +36,8 @@ class Outcomes:
     results: list[Item] = field(default_factory=list)
     logged: int = 0
     """The number of results in the log."""
+    shown: int = 0
+    """The number of results in the model's view."""
     volatile: bool = False
     """Whether a result outside the log could differ if its call ran again."""
     question: str | None = None
