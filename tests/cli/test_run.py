@@ -344,7 +344,7 @@ def written(folder: Path) -> set[Path]:
         ("run nope:Class", "there is no module 'nope'"),
         ("run own.py:Nope", "own.py has no 'Nope'; its classes are: Pile, PileEnvironment"),
         ("run own.py:Two", "own.py:Two is not an Environment class"),
-        ("run own.py:PileAbstract -i good.jsonl", "PileAbstract needs the argument 'size': give --env-arg size=VALUE"),
+        ("run own.py:PileAbstract -i good.jsonl", "PileAbstract needs the argument 'size': give it in --env-arg"),
         ("run own.py:PileEnvironment -m own.py:Two", "--input: give a file of tasks: pile has no examples"),
         ("run own.py:PileEnvironment -i good.jsonl", "--model: say who acts"),
         ("run own.py:PileEnvironment -i good.jsonl -m reference", "no model is called 'reference'; there are openai:"),

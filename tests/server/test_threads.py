@@ -151,7 +151,7 @@ async def test_without_a_model_there_are_threads_that_nobody_answers_in(serve: A
     await talker.say("hello")
     status, refused = await talker.ask("POST", "/run", {})
     assert (status, refused["error"]["code"]) == (404, "not_found")
-    assert "started without --model" in refused["error"]["message"]
+    assert "started without a model" in refused["error"]["message"]
     assert await talker.texts() == ["hello"]
 
 

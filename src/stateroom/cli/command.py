@@ -8,6 +8,7 @@ function may be async. If it gives an `Output`, the command has `--json` too.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, iscoroutine, signature
@@ -17,7 +18,7 @@ import typer
 from annotated_types import Ge, Le
 
 from stateroom.cli.output import print_json
-from stateroom.errors import InvalidArguments, InvalidOption
+from stateroom.errors import InvalidOption, StateroomError
 from stateroom.options import OptionField, are_options, flag_of, make_options, option_fields
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -73,6 +74,7 @@ def command(function: Callable[..., Any], *before: type[Any]) -> Callable[..., N
     hints = get_type_hints(function, include_extras=True)
     gives_output = hints.pop("return", None) is Output
     kinds = {name: kind for name, hint in hints.items() if (kind := _kind(hint)) is not None}
+    fields = {name: field for kind in (*kinds.values(), *before) for name, field in option_fields(kind).items()}
 
     def run(context: typer.Context, **words: Any) -> None:
         try:
@@ -84,8 +86,9 @@ def command(function: Callable[..., Any], *before: type[Any]) -> Callable[..., N
                 own[name] = given if get_origin(hints[name]) is Given else given.options({})
             output = function(**own)
             output = asyncio.run(output) if iscoroutine(output) else output
-        except InvalidOption as error:
-            raise InvalidArguments(f"{_shown(error.option, context)}: {error.message}") from error
+        except StateroomError as error:
+            error.args = (_with_flags(error, context, fields),)
+            raise
         if gives_output:
             _print(output, as_json=words["json_output"])
 
@@ -108,6 +111,12 @@ def _print(output: Output, *, as_json: bool) -> None:
         output.show()
     if output.code:
         raise typer.Exit(output.code)
+
+
+def _with_flags(error: StateroomError, context: typer.Context, fields: Mapping[str, OptionField]) -> str:
+    """The text of an error, with flags for the options that the library names as in Python: `env_args`."""
+    text = f"{_shown(error.option, context)}: {error.message}" if isinstance(error, InvalidOption) else str(error)
+    return re.sub(r"`(\w+)`", lambda match: fields[match[1]].shown if match[1] in fields else match[0], text)
 
 
 def _shown(option: str, context: typer.Context) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ from string import Template
 from typing import Annotated, Any
 
 import typer
+from pydantic import Field
 from rich.text import Text
 
 from stateroom.cli.command import Output
@@ -22,6 +22,7 @@ from stateroom.cli.options import EnvArgument, NamedEnvironment
 from stateroom.cli.output import console, counted, print_json, print_table, say, shown_progress
 from stateroom.environment import Environment, find_environment, registered
 from stateroom.errors import CannotWrite, DefinitionError, InvalidOption
+from stateroom.options import Option, options
 from stateroom.rollout import (
     CheckReport,
     Finding,
@@ -109,16 +110,21 @@ def _print_folder(folder: Path, names: dict[str, str], written: list[str]) -> No
     say(f"Then change {names['module']}.py into what you need.")
 
 
-def check(
-    options: NamedEnvironment,
+@options
+class CheckOptions(NamedEnvironment):
+    """What is checked."""
+
     input: Annotated[
         Path | None,
-        typer.Option(
-            "--input", "-i", help="Tasks as JSONL; by default the environment's examples, or else generated tasks."
-        ),
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Play all tasks; by default 20, evenly spread.")] = False,
-) -> Output:
+        Field(description="Tasks as JSONL; by default the environment's examples, or else generated tasks."),
+        Option("-i"),
+    ] = None
+    everything: Annotated[
+        bool, Field(description="Play all tasks; by default 20, evenly spread."), Option(flag="--all")
+    ] = False
+
+
+def check(options: CheckOptions) -> Output:
     """Check an environment: its schema, tasks, tools and verifier, and what it does with its state.
 
     Tasks are played in memory by four policies: the environment's reference,
@@ -139,15 +145,14 @@ def check(
     except DefinitionError as error:
         report = CheckReport.undefined(options.environment, str(error))
     else:
-        report = asyncio.run(_check(environment, input, options.env_args, everything))
+        report = asyncio.run(_check(environment, options))
     return Output(lambda: _report_data(report), lambda: _print_report(report), 1 if report.problems else 0)
 
 
-async def _check(
-    environment: type[Environment[Any, Any]], tasks: Path | None, env_args: Mapping[str, Any], everything: bool
-) -> CheckReport:
+async def _check(environment: type[Environment[Any, Any]], options: CheckOptions) -> CheckReport:
+    how: dict[str, Any] = {"env_args": options.env_args, "everything": options.everything}
     async with shown_progress(f"playing {environment.name}") as step:
-        return await check_environment(environment, tasks, env_args=env_args, everything=everything, on_play=step)
+        return await check_environment(environment, options.input, **how, on_play=step)
 
 
 def _report_data(report: CheckReport) -> dict[str, Any]:
