@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from stateroom import Environment, Sessions, State, tool
 from stateroom.agent import Anchor, Context, DropOldest, Estimate, Summarise
-from stateroom.agent.conversation import Conversation, CountedItem
+from stateroom.agent.context import Conversation, CountedItem
 from stateroom.errors import ContextOverflow, DefinitionError
 from stateroom.model import Answer, Item, Model, Request, function_call, function_call_output, message, text_of
 from stateroom.session import Session

@@ -96,7 +96,7 @@ async def test_what_goes_wrong_is_told(open_studio: OpenStudio, studio: Served) 
     told = {"by": "ada", "message": "Hello"}
     status, refused = await ask(served, "POST", f"/studio/api/sessions/{thread}/continue", json=told)
     assert status == 404
-    assert "--model reference, which does not know thread" in refused["error"]["message"]
+    assert "the model reference, which does not know thread" in refused["error"]["message"]
     served = await open_studio(model=f"{MODELS}:Fails")
     session = await seed(served)
     await act(served, f"/sessions/{session}/continue")

@@ -13,8 +13,8 @@ from .calls import (
 from .context import (
     Anchor as Anchor,
     Context as Context,
+    Conversation as Conversation,
 )
-from .conversation import Conversation as Conversation
 from .loop import (
     WAITING as WAITING,
     OnItems as OnItems,
@@ -22,6 +22,10 @@ from .loop import (
     TurnStatus as TurnStatus,
     act as act,
     run as run,
+)
+from .plan import (
+    Step as Step,
+    TaskState as TaskState,
 )
 from .simulated_user import (
     SimulatedUser as SimulatedUser,
@@ -32,10 +36,6 @@ from .strategies import (
     DropOldest as DropOldest,
     KeepLastTurns as KeepLastTurns,
     Summarise as Summarise,
-)
-from .task import (
-    Step as Step,
-    TaskState as TaskState,
 )
 from .threads import (
     Thread as Thread,
@@ -52,6 +52,7 @@ from .transcripts import (
     Times as Times,
     Utterance as Utterance,
     recall as recall,
+    request_of as request_of,
     task_items as task_items,
     transcript as transcript,
 )

@@ -7,10 +7,8 @@ from typing import Any
 
 from pydantic import NonNegativeInt
 
-from stateroom.agent.calls import call_tool, output_text
-from stateroom.agent.context import Context
-from stateroom.agent.conversation import Conversation
-from stateroom.agent.state_tools import StateTools
+from stateroom.agent.calls import StateTools, call_tool, output_text
+from stateroom.agent.context import Context, Conversation
 from stateroom.errors import DefinitionError, ModelFailed
 from stateroom.model import (
     NO_SETTINGS,
