@@ -101,7 +101,15 @@ class ThreadChange:
         """The copied containers by id; keeping them makes sure that no id is used again."""
 
     def set(self, *path: str, value: Any) -> None:
-        """Set the value of a key."""
+        """Set the value of a key; containers that are missing on the way to it are made."""
+        container: Any = self.thread.__dict__
+        for depth, step in enumerate(path[:-1], 1):
+            if step not in container:
+                for key in reversed(path[depth:]):
+                    value = {key: value}
+                path = path[:depth]
+                break
+            container = container[step]
         self._container(path[:-1])[path[-1]] = value
         self.patch.append(("set", path, value))
 
@@ -109,6 +117,12 @@ class ThreadChange:
         """Delete a key."""
         del self._container(path[:-1])[path[-1]]
         self.patch.append(("del", path))
+
+    def discard(self, field: str, namespace: str, checkpoint: str) -> None:
+        """Delete what a field has of a checkpoint, if it has something."""
+        checkpoints = getattr(self.thread, field).get(namespace, {})
+        if checkpoint in checkpoints:
+            self.delete(field, namespace, *([checkpoint] if len(checkpoints) > 1 else []))
 
     def splice(self, *path: str, start: int, stop: int, values: list[Any]) -> None:
         """Replace items of a list."""
