@@ -18,7 +18,6 @@ from .items import (
     answers_in as answers_in,
     calls_of as calls_of,
     checked_items as checked_items,
-    decoded as decoded,
     function_call as function_call,
     function_call_output as function_call_output,
     input_items as input_items,

@@ -165,14 +165,6 @@ def outputs_of(conversation: list[Item]) -> list[Any]:
     return [result_of(item) for item in conversation if item.get("type") == "function_call_output"]
 
 
-def decoded(text: Any) -> Any:
-    """The value of a text with JSON, such as a call's arguments or its output; else the text itself."""
-    try:
-        return json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        return text
-
-
 def _checked_item(item: Any, place: int) -> Item:
     if not isinstance(item, dict):
         raise _invalid(f"item {place} should be an object, not {item!r:.100}")

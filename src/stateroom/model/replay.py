@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from stateroom.errors import BadTask, ModelFailed
 from stateroom.jsonl import parse_object, read_lines
-from stateroom.model.items import Item, answers_in, decoded, input_items, is_content, is_models, text_of
+from stateroom.model.items import Item, answers_in, input_items, is_content, is_models, text_of
 from stateroom.model.model import Answer, Model, Request
-from stateroom.session import result_of
+from stateroom.session import parsed, result_of
 
 Row = Mapping[str, Any]
 Key = tuple[bytes, ...]
@@ -136,7 +136,7 @@ def _digest(item: Item) -> bytes:
         case "message":
             content: Any = [item.get("role"), text_of(item), _others(item.get("content"))]
         case "function_call":
-            content = [item.get("call_id"), item.get("name"), decoded(item.get("arguments"))]
+            content = [item.get("call_id"), item.get("name"), parsed(item.get("arguments"))]
         case "function_call_output":
             content = [item.get("call_id"), result_of(item)]
         case _:
