@@ -32,6 +32,7 @@ from stateroom.model import text_of
 from stateroom.rollout import (
     Branching,
     BranchOptions,
+    Row,
     TreeReport,
     branch as grow_trees,
     read_trees,

@@ -1,7 +1,3 @@
-from .backend import (
-    LocalBackend as LocalBackend,
-    local_backend as local_backend,
-)
 from .check import (
     CheckReport as CheckReport,
     Finding as Finding,

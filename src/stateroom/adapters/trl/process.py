@@ -13,9 +13,10 @@ from hashlib import blake2b
 from secrets import token_hex
 from typing import Any
 
-from stateroom.environment import Environment, make_environment
-from stateroom.rollout import EPOCH, local_backend
+from stateroom.environment import Environment, StoreSessions, make_environment
+from stateroom.rollout import EPOCH
 from stateroom.session import BackgroundLoop
+from stateroom.store import open_store
 
 
 @dataclass(frozen=True)
@@ -42,19 +43,20 @@ class OpenedEnvironment:
         self.environment = source.make_environment()
         self._source = source
         self._resources = AsyncExitStack()
-        opening = self._resources.enter_async_context(local_backend(self.environment, source.store))
-        self._backend = background_loop().run(opening)
+        store = background_loop().run(self._resources.enter_async_context(open_store(source.store)))
+        self._sessions = StoreSessions(store)
+        self._resources.push_async_callback(self._sessions.stop)
         self._begun: Counter[str] = Counter()
         """Number of episodes of each row."""
 
     async def next_session(self, text: str, last: Any) -> Any:
         """A session for the row in a JSON text, in place of the instance's last one."""
         row = json.loads(text)
-        sessions = self._backend.sessions_of(row)
         if last is not None:
             await last.close()
             if self._source.store.startswith("memory:") and self.environment.state_type is not None:
-                await sessions.store.delete(last.id)
+                await self._sessions.store.delete(last.id)
+        sessions = self._sessions.of(self.environment, row)
         return await sessions.seed(row, seed=self._next_seed(text), began=EPOCH)
 
     def _next_seed(self, text: str) -> int:
