@@ -28,6 +28,7 @@ from .items import (
     message_text as message_text,
     newest_turn as newest_turn,
     outputs_of as outputs_of,
+    response_object as response_object,
     text_of as text_of,
     with_ids as with_ids,
 )

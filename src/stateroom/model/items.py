@@ -44,6 +44,22 @@ def function_call_output(call_id: str, output: str) -> Item:
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
+def response_object(id: str, model: str, output: Iterable[Item], tools: Sequence[Item] = (), **fields: Any) -> Item:
+    """A Responses object of what a model said and did, by default a complete one."""
+    return {
+        "id": f"resp_{id}",
+        "object": "response",
+        "created_at": 0.0,
+        "status": "completed",
+        "model": model,
+        "output": with_ids(output),
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [*tools],
+        **fields,
+    }
+
+
 def with_ids(items: Iterable[Item]) -> list[Item]:
     """A response's output, in which what the model said and did has ids: its own, or else new ones by place.
 
