@@ -15,7 +15,7 @@ from pydantic import Field
 
 from stateroom.agent import WAITING, Threads, task_items
 from stateroom.cli.options import STORE_VARIABLE, TaskNumber, task_of
-from stateroom.cli.output import complain, console, counted, print_line, print_said, print_state, say
+from stateroom.cli.output import complain, console, counted, print_conversation, print_line, print_state, say
 from stateroom.cli.runs import LONGEST, verdict_lines
 from stateroom.cli.sessions import print_log
 from stateroom.environment import variant_of
@@ -229,7 +229,9 @@ class Chat:
                     print_line("", line, "green")
         new = with_changes(self._items, self._steps)[self._shown :]
         self._shown += len(new)
-        print_said([(item, changes) for item, changes in new if self.echoes or item.get("role") != "user"], LONGEST)
+        print_conversation(
+            [(item, changes) for item, changes in new if self.echoes or item.get("role") != "user"], LONGEST
+        )
 
     # Commands.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, iscoroutine, signature
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -74,7 +74,7 @@ def command(function: Callable[..., Any], *before: type[Any]) -> Callable[..., N
     hints = get_type_hints(function, include_extras=True)
     gives_output = hints.pop("return", None) is Output
     kinds = {name: kind for name, hint in hints.items() if (kind := _kind(hint)) is not None}
-    fields = {name: field for kind in (*kinds.values(), *before) for name, field in option_fields(kind).items()}
+    fields = {name for kind in (*kinds.values(), *before) for name in option_fields(kind)}
 
     def run(context: typer.Context, **words: Any) -> None:
         try:
@@ -113,19 +113,20 @@ def _print(output: Output, *, as_json: bool) -> None:
         raise typer.Exit(output.code)
 
 
-def _with_flags(error: StateroomError, context: typer.Context, fields: Mapping[str, OptionField]) -> str:
-    """The text of an error, with flags for the options that the library names as in Python: `env_args`."""
-    text = f"{_shown(error.option, context)}: {error.message}" if isinstance(error, InvalidOption) else str(error)
-    return re.sub(r"`(\w+)`", lambda match: fields[match[1]].shown if match[1] in fields else match[0], text)
+def _with_flags(error: StateroomError, context: typer.Context, fields: Container[str]) -> str:
+    """The text of an error, with flags for the `fields`: options that the library names as in Python, `env_args`."""
+    shown = {str(each.name): _shown(each) for each in context.command.params}
+    text = str(error)
+    if isinstance(error, InvalidOption):
+        text = f"{shown.get(error.option) or flag_of(error.option)}: {error.message}"
+    return re.sub(r"`(\w+)`", lambda match: shown[match[1]] if match[1] in fields else match[0], text)
 
 
-def _shown(option: str, context: typer.Context) -> str:
-    """An option of the command as a person writes it; the flag of one that it does not have."""
-    for parameter in context.command.params:
-        if parameter.name == option:
-            is_flag = parameter.param_type_name == "option"
-            return parameter.opts[0] if is_flag else getattr(parameter, "metavar", None) or option.upper()
-    return flag_of(option)
+def _shown(parameter: Any) -> str:
+    """A parameter as a person writes it."""
+    if parameter.param_type_name == "option":
+        return str(parameter.opts[0])
+    return parameter.metavar or str(parameter.name).upper()
 
 
 def _kind(hint: Any) -> type[Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from pathlib import Path
@@ -13,10 +13,10 @@ import typer
 from pydantic import Field
 
 from stateroom.cli.output import warn
-from stateroom.environment import Environment, TypedText, make_environment
+from stateroom.environment import Environment, make_environment
 from stateroom.errors import NotFound
 from stateroom.options import Option, options
-from stateroom.rollout import missing_prompts
+from stateroom.rollout import EnvArgs, missing_prompts
 from stateroom.server import ServeOptions
 from stateroom.store import Store, open_store, without_secrets
 
@@ -24,11 +24,6 @@ ENVIRONMENT = "A registered name, module:Class or path.py:Class."
 
 EnvArgument = Annotated[str, typer.Argument(help=ENVIRONMENT, show_default=False)]
 OnlyEnv = Annotated[str | None, typer.Option("--env", "-e", help="Only sessions of the environment with this name.")]
-EnvArgs = Annotated[
-    Mapping[str, Any],
-    Field(description="Arguments of the environment's constructor."),
-    Option(flag="--env-arg", value=TypedText, example="difficulty=hard"),
-]
 TaskNumber = Annotated[int, typer.Option("--task", min=0, help="The number of the task that the session is for.")]
 RunPath = Annotated[
     Path, typer.Argument(help="The rollouts file of a run, its name without .jsonl, or its folder.", show_default=False)

@@ -134,8 +134,7 @@ def show_speed(elapsed: float, rows: Sequence[Mapping[str, Any]]) -> None:
         parts.append(f"{tokens / max(elapsed, 1e-9):,.0f} tokens/s")
     measured = measured_speed(elapsed, rows)
     if "cost" in measured:
-        each = measured["cost"] / len(rows)
-        parts.append(f"cost {measured['cost']:,.4g}, {each:,.3g} per episode")
+        parts.append(f"cost {measured['cost']:,.4g}, {measured['cost'] / len(rows):,.3g} per episode")
     if parts:
         console.print(", ".join(parts))
 
@@ -230,8 +229,8 @@ def asides(entry: LogEntry) -> list[str]:
         lines.append(f"at {when(entry.at)} UTC")
     if moves := entry.facts.get("moves"):
         lines.append(f"{', '.join(moves)}: the agent is {entry.facts['agent'].get('phase', 'idle')}")
-    if told := entry.facts.get("instructions"):
-        lines.append(f"the environment tells the agent: {cut(told)}")
+    if instructions := entry.facts.get("instructions"):
+        lines.append(f"the environment tells the agent: {cut(instructions)}")
     others = {"world": "it starts from", "replaces": "it takes the place of", "replaced_by": "its place was taken by"}
     lines += [f"{words} {entry.facts[fact]}" for fact, words in others.items() if fact in entry.facts]
     if "schema" in entry.facts and entry.kind != "seed":
@@ -256,9 +255,9 @@ def print_hanging(label: Text, text: str, style: str = "", *, wrap: bool = True)
         label = indent
 
 
-def print_said(said: Iterable[tuple[Item, Sequence[str]]], longest: int | None = None) -> None:
+def print_conversation(items: Iterable[tuple[Item, Sequence[str]]], longest: int | None = None) -> None:
     """Print items of a conversation, each with what it changed in the state; at most `longest` characters of each."""
-    for item, changes in said:
+    for item, changes in items:
         left = inf if longest is None else longest
         for speaker, line in item_lines(item):
             if len(line) > left:

@@ -14,7 +14,7 @@ from pydantic import Field
 from rich.text import Text
 
 from stateroom.cli.command import Output
-from stateroom.cli.options import ENVIRONMENT, STORE_VARIABLE, EnvArgs, existing_store
+from stateroom.cli.options import ENVIRONMENT, STORE_VARIABLE, existing_store
 from stateroom.cli.output import (
     console,
     counted,
@@ -31,6 +31,7 @@ from stateroom.errors import InvalidOption, NotFound
 from stateroom.jsonl import read_lines
 from stateroom.options import Option, options
 from stateroom.rollout import (
+    EnvArgs,
     Replay,
     ReplayDifference,
     RescoreReport,

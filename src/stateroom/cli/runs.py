@@ -20,8 +20,8 @@ from stateroom.cli.output import (
     counted,
     note,
     number,
+    print_conversation,
     print_line,
-    print_said,
     print_table,
     say,
     some,
@@ -207,7 +207,7 @@ def _print_episode(episode: StoredEpisode, conversation: Said) -> None:
     result = "failed" if episode.reward is None else f"reward {number(episode.reward)}"
     style = "bold red" if episode.reward is None else "bold"
     console.print(f"task {episode.task}, rollout {episode.rollout}: {result}", style=style)
-    print_said(conversation, LONGEST)
+    print_conversation(conversation, LONGEST)
     for name, text in verdict_lines(episode.row):
         print_line(name, text)
     row = episode.row

@@ -15,16 +15,16 @@ from rich.text import Text
 
 from stateroom.agent import ThreadEnvironment, Threads, transcript as read_transcript
 from stateroom.cli.command import Commands, Output
-from stateroom.cli.options import EnvArgs, OnlyEnv, StoreOptions
+from stateroom.cli.options import OnlyEnv, StoreOptions
 from stateroom.cli.output import (
     ID_LENGTH,
     asides,
     console,
     counted,
     folded,
+    print_conversation,
     print_hanging,
     print_line,
-    print_said,
     print_state,
     print_table,
     say,
@@ -34,6 +34,7 @@ from stateroom.cli.output import (
 from stateroom.environment import Environment, find_environment, make_environment, registered
 from stateroom.errors import NotFound
 from stateroom.options import Option, options
+from stateroom.rollout import EnvArgs
 from stateroom.session import (
     SHARED_IDS,
     AgentStatus,
@@ -203,7 +204,7 @@ async def transcript(options: SessionOptions) -> Output:
 
     def print_all() -> None:
         for utterance in utterances:
-            print_said((item, ()) for item in utterance.items)
+            print_conversation((item, ()) for item in utterance.items)
             if utterance.reason:
                 print_line("", utterance.reason, "dim")
         _print_status(agent)

@@ -38,17 +38,19 @@ EnvironmentSpec = Annotated[
     Option(metavar="ENV"),
 ]
 
+EnvArgs = Annotated[
+    Mapping[str, Any],
+    Field(description="Arguments of the environment's constructor."),
+    Option(flag="--env-arg", value=TypedText, example="difficulty=hard"),
+]
+
 
 @options
 class EnvironmentOptions:
     """An environment and its tasks."""
 
     environment: EnvironmentSpec = field(default=None, kw_only=False)
-    env_args: Annotated[
-        Mapping[str, Any],
-        Field(description="Arguments of the environment's constructor."),
-        Option(flag="--env-arg", value=TypedText, example="difficulty=hard"),
-    ] = field(default_factory=dict)
+    env_args: EnvArgs = field(default_factory=dict)
     input: Annotated[
         Path | str | PathLike[str] | Iterable[Any] | None,
         Unchecked,
