@@ -11,7 +11,7 @@ import typer
 from pydantic import Field, create_model
 from typer.testing import CliRunner
 
-from stateroom.cli.command import Given, Output, command
+from stateroom.cli.command import OptionSources, Output, command
 from stateroom.cli.configuration import Section, fields_of
 from stateroom.errors import InvalidArguments, InvalidOption
 from stateroom.gallery import CounterEnvironment
@@ -123,7 +123,7 @@ def test_an_async_command_gives_data_and_what_a_person_reads() -> None:
 def test_what_is_typed_wins_over_a_file_and_that_over_variables() -> None:
     seen: list[Any] = []
 
-    def show(given: Given[ShopOptions]) -> None:
+    def show(given: OptionSources[ShopOptions]) -> None:
         seen.append(given.options({"size": 4, "key": "file", "name": "file"}))
 
     assert invoke(show, "corner", variables={"SHOP_KEY": "variable"}).exit_code == 0

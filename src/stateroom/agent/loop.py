@@ -20,7 +20,7 @@ from stateroom.agent.agent import ASK_USER, Agent, AgentLog, Workspace
 from stateroom.agent.calls import Outcomes, ToolCall, carry_out
 from stateroom.agent.context import Anchor
 from stateroom.agent.plan import Planner, plan_tools
-from stateroom.agent.transcripts import Recalled, Times
+from stateroom.agent.transcripts import Times, WholeConversation
 from stateroom.agent.window import Window
 from stateroom.errors import Conflict, ContextOverflow, DefinitionError, InvalidMove, ModelFailed
 from stateroom.model import Answer, Item, Request, Segment, Usage, answer_of, input_items, message_text, without_tokens
@@ -60,7 +60,7 @@ class Trajectory:
     instructions: str = ""
     """The newest instructions that the model was given, if the environment has some."""
 
-    def following(self, before: Recalled) -> Trajectory:
+    def following(self, before: WholeConversation) -> Trajectory:
         """The trajectory together with the conversation before it."""
         if not before.items:
             return self

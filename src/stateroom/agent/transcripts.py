@@ -40,7 +40,7 @@ class Times(msgspec.Struct, frozen=True, omit_defaults=True):
         return Times(round(self.model + other.model, 6), round(self.tool + other.tool, 6))
 
 
-class Recalled(NamedTuple):
+class WholeConversation(NamedTuple):
     """A whole conversation of an agent."""
 
     items: list[Item]
@@ -64,7 +64,7 @@ async def transcript(store: Store, session: str, after: int = 0) -> list[Utteran
     return [utterance for utterance in map(_utterance, entries) if utterance.items or utterance.reason]
 
 
-async def recall(log: AgentLog) -> Recalled:
+async def recall(log: AgentLog) -> WholeConversation:
     """The whole conversation in a log, also the part that the model no longer sees."""
     items: list[Item] = []
     usage: Usage | None = None
@@ -75,7 +75,7 @@ async def recall(log: AgentLog) -> Recalled:
             if reported := entry.facts.get("usage"):
                 usage = (usage or Usage()) + Usage(**reported)
             times += Times(**entry.facts.get("seconds") or {})
-    return Recalled(items, usage, times)
+    return WholeConversation(items, usage, times)
 
 
 def request_of(row: Any) -> Mapping[str, Any]:

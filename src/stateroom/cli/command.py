@@ -1,8 +1,8 @@
 """`command`: a function as a command, whose options are those of classes, and which gives what is to be shown.
 
 A parameter whose type is a class of options stands for all of them: the command line gets an option for each field,
-with its help, bounds and short flag. `Given[…]` of a class leaves it to the function to add what a file says. The
-function may be async. If it gives an `Output`, the command has `--json` too.
+with its help, bounds and short flag. `OptionSources[…]` of a class leaves it to the function to add what a file says.
+The function may be async. If it gives an `Output`, the command has `--json` too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Output(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Given(Generic[O]):
+class OptionSources(Generic[O]):
     """What the command line and environment variables say, of the options of a class."""
 
     kind: type[O]
@@ -83,7 +83,7 @@ def command(function: Callable[..., Any], *before: type[Any]) -> Callable[..., N
             own = {name: words[name] for name in hints if name not in kinds}
             for name, kind in kinds.items():
                 given = _given(kind, context, words)
-                own[name] = given if get_origin(hints[name]) is Given else given.options({})
+                own[name] = given if get_origin(hints[name]) is OptionSources else given.options({})
             output = function(**own)
             output = asyncio.run(output) if iscoroutine(output) else output
         except StateroomError as error:
@@ -131,7 +131,7 @@ def _shown(parameter: Any) -> str:
 
 def _kind(hint: Any) -> type[Any] | None:
     """The class of options that a type names, if it names one."""
-    kind = get_args(hint)[0] if get_origin(hint) is Given else hint
+    kind = get_args(hint)[0] if get_origin(hint) is OptionSources else hint
     return kind if are_options(kind) else None
 
 
@@ -165,13 +165,13 @@ def _parameter(field: OptionField) -> Parameter:
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
 
 
-def _given(kind: type[O], context: typer.Context, words: Mapping[str, Any]) -> Given[O]:
+def _given(kind: type[O], context: typer.Context, words: Mapping[str, Any]) -> OptionSources[O]:
     sources: dict[str, dict[str, Any]] = {"COMMANDLINE": {}, "ENVIRONMENT": {}}
     for field in option_fields(kind).values():
         source = context.get_parameter_source(field.name)
         if source is not None and source.name in sources:
             sources[source.name][field.name] = _value(field, words[field.name])
-    return Given(kind, sources["COMMANDLINE"], sources["ENVIRONMENT"])
+    return OptionSources(kind, sources["COMMANDLINE"], sources["ENVIRONMENT"])
 
 
 def _value(field: OptionField, given: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from stateroom.cli.command import Given, Output
+from stateroom.cli.command import OptionSources, Output
 from stateroom.cli.configuration import ConfigFiles, Configuration, Overrides, names_and_overrides, run_options
 from stateroom.cli.options import warn_of_missing_prompts
 from stateroom.cli.output import (
@@ -44,7 +44,7 @@ SHOWN_PASSES = 3
 
 
 def run(
-    given: Given[RunOptions],
+    given: OptionSources[RunOptions],
     overrides: Overrides = None,
     config: ConfigFiles = None,
 ) -> Output:

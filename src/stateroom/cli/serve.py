@@ -13,7 +13,7 @@ import typer
 from pydantic import Field
 from typer.core import TyperCommand
 
-from stateroom.cli.command import Commands, Given
+from stateroom.cli.command import Commands, OptionSources
 from stateroom.cli.configuration import ConfigFiles, Configuration, names_and_overrides, serve_options
 from stateroom.cli.options import (
     STORE_VARIABLE,
@@ -52,7 +52,7 @@ class ServeCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def serve(given: Given[ServeWithStudio], config: ConfigFiles = None) -> None:
+def serve(given: OptionSources[ServeWithStudio], config: ConfigFiles = None) -> None:
     """Serve environments over HTTP and MCP: one at the root, several under /NAME/.
 
     Session tokens are signed with STATEROOM_SECRET, or with a secret that is made on first use and kept in your data

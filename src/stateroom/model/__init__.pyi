@@ -1,7 +1,7 @@
 from .address import ModelLimits as ModelLimits
 from .batch import (
     BatchModel as BatchModel,
-    Generated as Generated,
+    GeneratedTokens as GeneratedTokens,
     Prompt as Prompt,
 )
 from .chat import (

@@ -14,7 +14,7 @@ from stateroom.adapters.langgraph.thread import (
     Current,
     FullCheckpoint,
     GraphThread,
-    Saved,
+    SavedCheckpoint,
     ThreadChange,
     Write,
     Writes,
@@ -56,7 +56,7 @@ class Put:
             if old.id != id:
                 change.discard("writes", namespace, old.id)
         change.set("current", namespace, value=self.checkpoint)
-        saved = Saved(at=cached.head.revision + 1, parent=self.parent, run=self.run)
+        saved = SavedCheckpoint(at=cached.head.revision + 1, parent=self.parent, run=self.run)
         change.set("saved", namespace, id, value=saved)
 
     def _follow(self, change: ThreadChange, *, known: bool) -> None:
@@ -169,7 +169,7 @@ class KeepLatest:
 def _move(change: ThreadChange, namespace: str, id: str, at: int) -> None:
     """Change the revision of a checkpoint."""
     saved = change.thread.saved[namespace][id]
-    change.set("saved", namespace, id, value=Saved(at=at, parent=saved.parent, run=saved.run))
+    change.set("saved", namespace, id, value=SavedCheckpoint(at=at, parent=saved.parent, run=saved.run))
 
 
 def _drop(change: ThreadChange, namespace: str, ids: Collection[str]) -> None:

@@ -21,7 +21,7 @@ Name = tuple[str, str]
 """The namespace and the id of a checkpoint."""
 
 
-class Saved(State):
+class SavedCheckpoint(State):
     """The place of a checkpoint in the log."""
 
     at: int
@@ -60,7 +60,7 @@ Channels = dict[str, list[bytes]]
 class GraphThread(State):
     """The state of a thread; each field is by namespace."""
 
-    saved: dict[str, dict[str, Saved]] = {}
+    saved: dict[str, dict[str, SavedCheckpoint]] = {}
     """All checkpoints, by id."""
     current: dict[str, Current] = {}
     """The newest checkpoint, except of namespaces that were not used for long."""
@@ -69,7 +69,7 @@ class GraphThread(State):
     writes: dict[str, dict[str, Writes]] = {}
     """By checkpoint: writes of the current one, and writes to one that was not, or not yet, current."""
 
-    def find(self, namespace: str, checkpoint: str) -> Saved | None:
+    def find(self, namespace: str, checkpoint: str) -> SavedCheckpoint | None:
         """The place of a checkpoint, if it exists."""
         return self.saved.get(namespace, {}).get(checkpoint)
 
@@ -153,7 +153,7 @@ class FullCheckpoint(NamedTuple):
 async def read_checkpoints(cached: CachedSession, names: Iterable[Name]) -> dict[Name, FullCheckpoint]:
     """Read checkpoints of a thread together; those that do not exist, or were pruned, are left out."""
     now: GraphThread = cached.state
-    before: dict[Name, Saved] = {}
+    before: dict[Name, SavedCheckpoint] = {}
     found: dict[Name, FullCheckpoint] = {}
     for name in names:
         saved = now.find(*name)
@@ -170,7 +170,7 @@ async def read_checkpoints(cached: CachedSession, names: Iterable[Name]) -> dict
     return found
 
 
-def _full(then: GraphThread, name: Name, saved: Saved, now: GraphThread) -> FullCheckpoint:
+def _full(then: GraphThread, name: Name, saved: SavedCheckpoint, now: GraphThread) -> FullCheckpoint:
     namespace, _ = name
     writes = {**then.writes_of(*name), **now.writes_of(*name)}
     return FullCheckpoint(then.current[namespace], saved.parent, then.channels[namespace], writes)

@@ -25,7 +25,7 @@ from stateroom.agent import MAX_STEPS
 from stateroom.errors import BadTask, EnvironmentFailed, InvalidArguments
 from stateroom.model import (
     BatchModel,
-    Generated,
+    GeneratedTokens,
     Item,
     Message,
     Prompt,
@@ -88,11 +88,11 @@ class TrainerModel(BatchModel):
         found: Message = parse_response(self.trainer._tokenizer, written, prefix=prompt.ids, **tools)
         return found
 
-    def generate(self, prompts: Sequence[Prompt]) -> list[Generated]:
+    def generate(self, prompts: Sequence[Prompt]) -> list[GeneratedTokens]:
         ids = [prompt.ids for prompt in prompts]
         once = {"num_generations": 1} if _takes(GRPOTrainer._generate_single_turn, "num_generations") else {}
         written, log_probs = self.trainer._generate_single_turn(ids, None, {}, **once)
-        return [*map(Generated, written, log_probs or self._log_probs(ids, written))]
+        return [*map(GeneratedTokens, written, log_probs or self._log_probs(ids, written))]
 
     def _log_probs(self, prompts: list[list[int]], written: list[list[int]]) -> list[list[float]]:
         """The log-probabilities of tokens, which transformers does not tell when it generates."""
