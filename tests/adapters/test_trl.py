@@ -253,7 +253,7 @@ def test_in_memory_only_the_last_session_is_kept() -> None:
     for row in made.train_dataset:
         counter.reset(**row)
         counter.get_reward()
-    heads = background_loop().run(counter._opened._store.heads())
+    heads = background_loop().run(counter._opened._sessions.store.heads())
     assert [head.id for head in heads] == [counter._session.id]
 
 

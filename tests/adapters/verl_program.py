@@ -333,7 +333,7 @@ async def test_episodes_at_the_same_time_are_isolated(
 def test_each_event_loop_opens_its_own_store(tokenizer: PreTrainedTokenizerFast, url: str) -> None:
     rewards = [asyncio.run(counted(ScriptedServer(tokenizer, solve), url)).reward_score for _ in range(2)]
     assert rewards == [1.0, 1.0]
-    assert len([loop for loop in adapter._ROOMS if loop.is_closed()]) <= 1  # the last one, until the next episode
+    assert len([loop for loop in adapter._OPEN_STORES if loop.is_closed()]) <= 1  # the last one, until the next episode
 
 
 @pytest.mark.parametrize(

@@ -221,9 +221,9 @@ async def test_threads_are_listed_by_user_and_page_by_page(threads: Threads) -> 
     for user, there in (("ann", anns), ("bob", bobs), (None, anns + bobs), ("eve", [])):
         found, page = [], await threads.list(user, limit=2)
         while page.next is not None:
-            found += page.found
+            found += page.threads
             page = await threads.list(user, after=page.next, limit=2)
-        assert [thread.id for thread in [*found, *page.found]] == there[::-1]
+        assert [thread.id for thread in [*found, *page.threads]] == there[::-1]
 
 
 async def test_a_fork_and_its_parent_go_their_own_ways(threads: Threads) -> None:
@@ -275,7 +275,7 @@ async def test_a_thread_that_has_ended_says_so(store: Store) -> None:
     for use in (threads.get(old), threads.items(old), threads.add(old, "x"), threads.run(old, ECHO)):
         with pytest.raises(SessionExpired):
             await use
-    assert (await threads.list()).found == []
+    assert (await threads.list()).threads == []
     await threads.delete(old)
 
 
@@ -292,8 +292,8 @@ async def test_threads_are_of_one_environment_that_has_a_state(store: Store) -> 
         for use in (others.get(thread), others.delete(thread), others.run(thread, ECHO), others.items(thread)):
             with raises(SessionError):
                 await use
-        assert (await others.list()).found == []
-    assert [each.id for each in (await purses.list()).found] == [thread.id]
+        assert (await others.list()).threads == []
+    assert [each.id for each in (await purses.list()).threads] == [thread.id]
 
 
 # Tools, and questions.
@@ -312,7 +312,7 @@ async def test_tools_act_on_the_state_of_the_thread_and_of_its_user(purses: Thre
 async def test_a_task_that_does_not_fit_makes_no_thread(purses: Threads) -> None:
     with raises(BadTask):
         await purses.create(task={"user": 7})
-    assert (await purses.list()).found == []
+    assert (await purses.list()).threads == []
 
 
 async def test_what_is_said_to_an_agent_that_waits_is_its_answer(purses: Threads) -> None:
@@ -352,7 +352,7 @@ async def test_a_thread_that_is_deleted_meanwhile_is_not_listed(
         return found
 
     monkeypatch.setattr(threads.store, "heads", and_then_delete)
-    assert [thread.id for thread in (await threads.list()).found] == [kept.id]
+    assert [thread.id for thread in (await threads.list()).threads] == [kept.id]
 
 
 async def test_a_model_can_ask_too(threads: Threads) -> None:

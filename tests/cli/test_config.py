@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from stateroom.cli.command import Given
+from stateroom.cli.command import OptionSources
 from stateroom.cli.configuration import Configuration, run_options
 from stateroom.environment import registered
 from stateroom.rollout import Price, RunOptions
@@ -102,7 +102,7 @@ def test_a_model_has_its_key_price_limits_and_settings(stateroom: Command) -> No
     settings = {"temperature": 0.7, "top_p": 0.9}
     asked = {"environments": ["counter"], "model": "m", "store": "main", "settings": {"top_p": 0.5}}
     write(models={"m": {**model, "settings": settings}}, stores={"main": "sqlite:///x.db"}, runs={"a": asked})
-    given = Given(RunOptions, {"price": "in=3"}, {"store": "memory://"})
+    given = OptionSources(RunOptions, {"price": "in=3"}, {"store": "memory://"})
     options = run_options(Configuration.load([FILE]), "a", given)["counter"]
     assert {name: getattr(options, name) for name in model} == {**model, "price": Price(3.0)}
     assert (options.settings, options.store) == ({"temperature": 0.7, "top_p": 0.5}, "sqlite:///x.db")

@@ -137,7 +137,7 @@ class RedisKeys:
 
     def seconds_left(self, session: str) -> float:
         """How long a session lives."""
-        return round(self.client.pttl(f"{self.prefix}{{/{session}}}") / 1000)
+        return float(round(self.client.pttl(f"{self.prefix}{{/{session}}}") / 1000))
 
     def __enter__(self) -> Self:
         return self

@@ -214,5 +214,5 @@ async def test_a_malformed_row_is_named_or_exported_as_numbers(
             for row in map(json.loads, output.read_text().splitlines()):
                 assert all(isfinite(value) for value in (*row["logprobs"], *row["advantages"], row["reward"]))
                 assert min(row["prompt_ids"] + row["completion_ids"]) >= 0
-    no_group = "--to: dpo needs continuations"
+    no_group = "to: dpo needs continuations"
     assert not wrong or f"{copy}, line {spoilt + 1}: " in wrong or wrong.startswith(no_group)

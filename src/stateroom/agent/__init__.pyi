@@ -13,14 +13,19 @@ from .calls import (
 from .context import (
     Anchor as Anchor,
     Context as Context,
+    Conversation as Conversation,
 )
-from .conversation import Conversation as Conversation
 from .loop import (
     WAITING as WAITING,
+    OnItems as OnItems,
     Trajectory as Trajectory,
     TurnStatus as TurnStatus,
     act as act,
     run as run,
+)
+from .plan import (
+    Step as Step,
+    TaskState as TaskState,
 )
 from .simulated_user import (
     SimulatedUser as SimulatedUser,
@@ -34,12 +39,7 @@ from .strategies import (
     Strategy as Strategy,
     Summarise as Summarise,
 )
-from .task import (
-    Step as Step,
-    TaskState as TaskState,
-)
 from .threads import (
-    OnItems as OnItems,
     Thread as Thread,
     ThreadEnvironment as ThreadEnvironment,
     Threads as Threads,
@@ -54,6 +54,7 @@ from .transcripts import (
     Times as Times,
     Utterance as Utterance,
     recall as recall,
+    request_of as request_of,
     task_items as task_items,
     transcript as transcript,
 )

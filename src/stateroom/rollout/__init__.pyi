@@ -39,6 +39,7 @@ from .metrics import (
 )
 from .options import (
     CollectOptions as CollectOptions,
+    EnvArgs as EnvArgs,
     EnvironmentOptions as EnvironmentOptions,
     EnvironmentSpec as EnvironmentSpec,
     EpisodeOptions as EpisodeOptions,

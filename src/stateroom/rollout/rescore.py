@@ -268,7 +268,7 @@ def _resume(rollouts: Path, files: RunFiles, digest_of: Callable[[bytes], str], 
     done = {parse_row(line, number)[REVERIFIED]["of"] for number, line in read_lines(path)}
     if not done <= {digest_of(line) for _, line in read_lines(rollouts)}:
         raise CannotWrite(
-            f"{path} was made from other rollouts, or with another environment or revision; give another --output"
+            f"{path} was made from other rollouts, or with another environment or revision; give another `output`"
         )
     report.resumed = len(done)
     files.failures.unlink(missing_ok=True)  # refused rows are tried again

@@ -72,7 +72,7 @@ def what_is_left(files: RunFiles) -> ResumePlan:
     """
     if not files.inputs.is_file():
         missing = f"{files.rollouts} cannot be resumed: {files.inputs} is missing"
-        raise NotFound(f"{missing}; give another --output, or start over with --force")
+        raise NotFound(f"{missing}; give another `output`, or start over with `force`")
     for path in (files.rollouts, files.failures):
         if path.exists():
             repair(path)

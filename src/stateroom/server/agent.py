@@ -106,7 +106,7 @@ def agent_for(services: Services, models: Mapping[str, ModelSource], environment
     """The agent that continues a session or a thread of an environment; `NotFound` if no model acts there."""
     source, spec = models.get(environment), services.options.model
     if source is None:
-        why = "without --model" if spec is None else f"with --model {spec}, which does not know {environment}"
+        why = "without a model" if spec is None else f"with the model {spec}, which does not know {environment}"
         raise NotFound(f"no model acts in {environment} here: the server was started {why}")
     seed = crc32(session.encode("utf-8", "surrogatepass"))
     return Agent(source.for_episode(seed), context=Context(services.options.context_tokens), seed=seed)

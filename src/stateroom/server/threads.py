@@ -176,7 +176,7 @@ class ThreadsAPI:
         threads = Threads(self._served(wanted.environment).sessions)
         page = await threads.list(wanted.user, after=after, limit=wanted.limit)
         cursor = None if page.next is None else api.cursor_of(*page.next)
-        return api.json_body({"threads": [self._described(thread, request) for thread in page.found], "next": cursor})
+        return api.json_body({"threads": [self._described(thread, request) for thread in page.threads], "next": cursor})
 
     # One thread.
 

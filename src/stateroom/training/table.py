@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from stateroom.errors import CannotWrite, InvalidArguments, needs
+from stateroom.errors import CannotWrite, InvalidOption, needs
 from stateroom.jsonl import line_of
 from stateroom.rollout import Row
 
@@ -25,7 +25,7 @@ async def write_table(
     """
     writer = _WRITERS.get(path.suffix)
     if writer is None:
-        raise InvalidArguments(f"--output: {path} should end with .jsonl or .parquet")
+        raise InvalidOption("output", f"{path} should end with .jsonl or .parquet")
     new = path.with_name(path.name + ".new")
     written = 0
     try:

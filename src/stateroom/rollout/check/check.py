@@ -71,7 +71,7 @@ def _rows(environment: Environment[Any, Any], task_file: Path | None) -> tuple[S
     if path is not None:
         return read_tasks(path, environment), path.name
     if not tasks.has_generator(kind):
-        raise NotFound("there are no tasks: set examples = 'tasks.jsonl', or give a file with --input")
+        raise NotFound("there are no tasks: set examples = 'tasks.jsonl', or give a file as `input`")
     return tasks.generated(kind, tasks.SAMPLE), "the generator"
 
 
