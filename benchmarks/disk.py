@@ -55,7 +55,7 @@ async def growth() -> list[Figure]:
         async with open_store(f"sqlite:///{path}") as store:
             sessions = Sessions[Any](NotebookEnvironment(), store)
             await _append(sessions, texts[:50])  # past the tool's first runs on a thread
-            await sessions.store.sweep(time.time() + 2 * sessions.runtime.ttl)
+            await sessions.store.sweep(time.time() + 2 * sessions.runtime.limits.ttl)
             seconds = await _append(sessions, texts)
         size = path.stat().st_size
     early, late = median(seconds[:100]), median(seconds[-100:])

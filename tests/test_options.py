@@ -11,7 +11,7 @@ import typer
 from pydantic import Field, create_model
 from typer.testing import CliRunner
 
-from stateroom.cli.command import Given, command
+from stateroom.cli.command import OptionSources, Output, command
 from stateroom.cli.configuration import Section, fields_of
 from stateroom.errors import InvalidArguments, InvalidOption
 from stateroom.gallery import CounterEnvironment
@@ -47,7 +47,7 @@ async def test_a_field_that_is_added_to_the_options_of_a_run_is_everywhere(tmp_p
     assert seen == [MoodOptions("counter", mood="keen")]
 
     schema = create_model("RunSection", __base__=Section, **fields_of(MoodOptions)).model_json_schema()
-    about = schema["properties"]["mood"]
+    about = schema["properties"]["mood"]  # type: ignore[misc] # the plugin takes the fields for types
     assert (about["description"], about["enum"], about["default"]) == (
         "How the agent feels.",
         ["calm", "keen"],
@@ -105,14 +105,25 @@ def test_the_command_line_gives_values_of_the_fields_types() -> None:
     assert invoke(show, *words, variables={"SHOP_KEY": "k"}).exit_code == 0
     prices = {"tea": 2.0, "milk": 0.5}
     assert seen == [ShopOptions("corner", prices=prices, goods=["tea"], open=True, size=3, key="k")]
-    for wrong in ((), ("corner", "--size", "0"), ("corner", "--size", "10"), ("corner", "--price", "tea")):
+    for wrong in ((), ("corner", "--size", "0"), ("corner", "--size", "10")):
         assert invoke(show, *wrong).exit_code == 2
+    assert isinstance(invoke(show, "corner", "--price", "tea").exception, InvalidArguments)
+
+
+def test_an_async_command_gives_data_and_what_a_person_reads() -> None:
+    async def count(to: int = 3) -> Output:
+        numbers = [*range(to)]
+        return Output(lambda: numbers, lambda: typer.echo(f"numbers: {numbers}"), code=to)
+
+    shown, data = invoke(count, "--to", "2"), invoke(count, "--json")
+    assert (shown.output, shown.exit_code) == ("numbers: [0, 1]\n", 2)
+    assert (data.output, data.exit_code) == ("[0, 1, 2]\n", 3)
 
 
 def test_what_is_typed_wins_over_a_file_and_that_over_variables() -> None:
     seen: list[Any] = []
 
-    def show(given: Given[ShopOptions]) -> None:
+    def show(given: OptionSources[ShopOptions]) -> None:
         seen.append(given.options({"size": 4, "key": "file", "name": "file"}))
 
     assert invoke(show, "corner", variables={"SHOP_KEY": "variable"}).exit_code == 0
@@ -147,6 +158,10 @@ def test_an_option_that_a_command_refuses_is_named_by_its_flag() -> None:
     def refuse(options: ShopOptions) -> None:
         raise InvalidOption("prices", "too high")
 
-    refused = invoke(refuse, "corner").exception
-    assert isinstance(refused, InvalidArguments)
-    assert str(refused).startswith("--price: ")
+    def refuse_own(how: Annotated[str, typer.Option("--advantages")] = "grpo") -> None:
+        raise InvalidOption("how", "not this one")
+
+    for function, words, flag in ((refuse, ["corner"], "--price"), (refuse_own, [], "--advantages")):
+        refused = invoke(function, *words).exception
+        assert isinstance(refused, InvalidArguments)
+        assert str(refused).startswith(f"{flag}: ")

@@ -34,6 +34,7 @@ from .session import (
     Resource as Resource,
     Session as Session,
     SessionInfo as SessionInfo,
+    SessionLimits as SessionLimits,
     Sessions as Sessions,
     Verdict as Verdict,
 )

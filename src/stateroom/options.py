@@ -76,11 +76,6 @@ class OptionField:
         """The option on the command line."""
         return self.option.flag or flag_of(self.name)
 
-    @property
-    def shown(self) -> str:
-        """The option as the command line's messages name it."""
-        return self.option.metavar or self.name.upper() if self.is_positional else self.flag
-
     @cached_property
     def kind(self) -> Any:
         """The type of a value in a file: the first of several, and a text for what is written as one."""

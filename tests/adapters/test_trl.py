@@ -253,7 +253,7 @@ def test_in_memory_only_the_last_session_is_kept() -> None:
     for row in made.train_dataset:
         counter.reset(**row)
         counter.get_reward()
-    heads = background_loop().run(counter._opened._store.heads())
+    heads = background_loop().run(counter._opened._sessions.store.heads())
     assert [head.id for head in heads] == [counter._session.id]
 
 
@@ -264,7 +264,7 @@ def test_runs_with_the_same_settings_have_the_same_seeds() -> None:
         found = []
         for row in [*made.train_dataset, *made.train_dataset]:
             counter.reset(**row)
-            found.append(counter._session._cached.progress.seed)
+            found.append(counter._session._open.cached.progress.seed)
         return found
 
     first = seeds(0)

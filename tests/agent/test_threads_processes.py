@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stateroom import Sessions, open_store
+from stateroom import SessionLimits, Sessions, open_store
 from stateroom.agent import Agent, Threads
 from stateroom.store import Store
 from tests.agent.thread_worker import Payer, PurseEnvironment
@@ -36,7 +36,7 @@ async def start(url: str) -> AsyncIterator[Start]:
 
 def later(store: Store) -> Threads:
     """Threads as they are when a dead worker's lease has ended."""
-    return Threads(Sessions[Any](PurseEnvironment(), store, now=lambda: time.time() + 60))
+    return Threads(Sessions[Any](PurseEnvironment(), store, SessionLimits(now=lambda: time.time() + 60)))
 
 
 async def test_a_thread_goes_on_in_another_process(store: Store, start: Start) -> None:
@@ -66,7 +66,7 @@ async def test_a_run_that_was_killed_goes_on_where_it_was(store: Store, start: S
     assert session.agent.status.answers == 2
     items = (await threads.items(thread)).items
     assert [item["type"] for item in items] == [
-        *("message", "function_call", "function_call", "function_call_output", "function_call_output", "message"),
+        *("message", "function_call", "function_call", "function_call_output", "function_call_output", "message")
     ]
 
 

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stateroom import Environment, Sessions, State, ToolError, tool
+from stateroom import Environment, SessionLimits, Sessions, State, ToolError, tool
 from stateroom.errors import BadTask, SessionClosed, SessionExpired, TooLarge, UnknownSession
-from stateroom.store import Store, open_store
+from stateroom.store import HeadFilter, Store, open_store
 from tests.messages import raises
 
 LIMIT = 20_000
@@ -81,7 +81,7 @@ ANN = {"user": "ann"}
 
 @pytest.fixture
 def bank(store: Store) -> Sessions[Purse]:
-    return Sessions[Purse](BankEnvironment(), store, max_state=LIMIT)
+    return Sessions[Purse](BankEnvironment(), store, SessionLimits(max_state=LIMIT))
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ async def test_a_state_that_begins_too_large_is_no_session(store: Store) -> None
             return 0.0
 
     with raises(TooLarge):
-        await Sessions[Crowd](CrowdEnvironment(), store, max_state=LIMIT).seed({})
+        await Sessions[Crowd](CrowdEnvironment(), store, SessionLimits(max_state=LIMIT)).seed({})
     assert await store.heads() == []
 
 
@@ -173,10 +173,12 @@ class Clock:
 @pytest.mark.parametrize("end", ["expired", "swept", "closed", "deleted"])
 async def test_a_session_that_is_not_there_is_never_a_fresh_one(store: Store, end: str) -> None:
     clock = Clock()
-    bank = Sessions[Purse](BankEnvironment(), store, ttl=10, shared_ttl=10, now=clock)
+    bank = Sessions[Purse](BankEnvironment(), store, SessionLimits(ttl=10, shared_ttl=10, now=clock))
     session = await bank.seed(ANN, session_id="a session")
     await session.call("add", {"coins": 5})
-    elsewhere = await Sessions[Purse](BankEnvironment(), store, ttl=10, shared_ttl=10, now=clock).open(session.id)
+    elsewhere = await Sessions[Purse](BankEnvironment(), store, SessionLimits(ttl=10, shared_ttl=10, now=clock)).open(
+        session.id
+    )
     error: type[Exception] = UnknownSession
     match end:
         case "expired":
@@ -189,15 +191,15 @@ async def test_a_session_that_is_not_there_is_never_a_fresh_one(store: Store, en
             error = SessionClosed
         case "deleted":
             await store.delete(session.id)
-    heads = await store.heads(environment="bank")
-    anew = Sessions[Purse](BankEnvironment(), store, ttl=10, shared_ttl=10, now=clock)
+    heads = await store.heads(HeadFilter(environment="bank"))
+    anew = Sessions[Purse](BankEnvironment(), store, SessionLimits(ttl=10, shared_ttl=10, now=clock))
     for handle in (session, elsewhere):
         for work in (handle.call("add", {"coins": 1}), handle.call("look"), handle.rewind(1)):
             with pytest.raises(error, match="'a session'"):
                 await work
     with pytest.raises(error, match="'a session'"):
         await anew.open("a session")
-    assert await store.heads(environment="bank") == heads
+    assert await store.heads(HeadFilter(environment="bank")) == heads
 
 
 async def test_an_id_that_nobody_was_given_opens_nothing(bank: Sessions[Purse], store: Store) -> None:

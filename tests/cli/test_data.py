@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stateroom.cli import data as data_commands
+from stateroom.cli import output
 from tests.cli.conftest import Command
 
 
@@ -98,5 +98,5 @@ def test_if_a_row_cannot_be_rendered_nothing_is_written(stateroom: Command) -> N
 
 
 def test_what_takes_long_shows_its_progress(stateroom: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_commands, "BAR_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(output, "BAR_DELAY_SECONDS", 0.0)
     assert "checking tasks.jsonl: 20" in stateroom("data", "check", "counter", "tasks.jsonl").err

@@ -99,7 +99,7 @@ def test_a_new_field_with_a_default_is_accepted_while_its_author_develops(
     command = ("migrate", "--store", STORE, "--env", "new.py:Shop")
     refused = stateroom(*command, "--json")
     assert refused.code == 1
-    assert "--accept-defaults takes the defaults of new fields" in json.loads(refused.out)["failed"][0]["error"]
+    assert "`accept_defaults` takes the defaults of new fields" in json.loads(refused.out)["failed"][0]["error"]
     done = stateroom(*command, "--json", "--accept-defaults")
     assert (done.code, json.loads(done.out)["outcomes"].get("failed")) == (0, None)
     assert json.loads(done.out)["outcomes"]["migrated"] >= 2

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from stateroom import Session, Sessions
+from stateroom import Session, SessionLimits, Sessions
 from stateroom.agent import Agent, Context, run
 from stateroom.model import Scripted, function_call, message
 from stateroom.session import Migrator
@@ -31,7 +31,7 @@ class Seeding:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.environment = CabinetEnvironment()
-        self.sessions = Sessions(self.environment, store, ttl=CENTURY)
+        self.sessions = Sessions(self.environment, store, SessionLimits(ttl=CENTURY))
         self.ids: dict[str, str] = {}
         self.stances: dict[str, dict[str, Any]] = {}
         """Where agents stand."""
@@ -52,7 +52,7 @@ class Seeding:
         await self.posted()
         await self.ended()
         await self.pruned()
-        return await self.tell(Sessions(CabinetEnvironment(), self.store, ttl=CENTURY), [*self.ids])
+        return await self.tell(Sessions(CabinetEnvironment(), self.store, SessionLimits(ttl=CENTURY)), [*self.ids])
 
     async def tell(self, sessions: Sessions[Any], names: list[str]) -> dict[str, Any]:
         """What sessions come to, as those tell it who have nothing of them at hand."""
@@ -66,7 +66,9 @@ class Seeding:
         for number in range(30):
             text = f"{number} and so on, " * 20
             await done(session, "enlarge", {"size": number * 16, "text": text}, call_id=f"long {number}")
-        assert (await self.store.load(session.id, 25)).snapshot.revision > 1, "there is a snapshot besides the first"
+        snapshot = (await self.store.load(session.id, 25)).snapshot
+        assert snapshot is not None
+        assert snapshot.revision > 1, "there is a snapshot besides the first"
 
     async def filled(self) -> Session[Any]:
         """All types, there and back."""
@@ -123,12 +125,13 @@ class Seeding:
         async with session.lease():
             for number in range(30):
                 await done(session, "enlarge", {"size": 0, "text": f"{number} and so forth, " * 20})
-        below = (await self.store.load(session.id, 25)).snapshot.revision
-        assert await self.store.prune(session.id, below) > 1
+        snapshot = (await self.store.load(session.id, 25)).snapshot
+        assert snapshot is not None
+        assert await self.store.prune(session.id, snapshot.revision) > 1
 
     async def shops(self) -> dict[str, Any]:
         """Sessions that share states; what these come to."""
-        sessions = Sessions(ShopEnvironment(), self.store, ttl=CENTURY, shared_ttl=CENTURY)
+        sessions = Sessions(ShopEnvironment(), self.store, SessionLimits(ttl=CENTURY, shared_ttl=CENTURY))
         for name in ("visit", "second visit"):
             session = self.label(name, await sessions.seed({"user": "ann"}, seed=7, began=BEGAN))
             for _ in range(2):
@@ -139,8 +142,8 @@ class Seeding:
     async def voyages(self) -> dict[str, Any]:
         """Sessions of two generations of code, with events and a folder, and what they come to."""
         before = [*self.ids]
-        first = Sessions(FirstVoyageEnvironment(), self.store, ttl=CENTURY)
-        second = Sessions(VoyageEnvironment(), self.store, ttl=CENTURY)
+        first = Sessions(FirstVoyageEnvironment(), self.store, SessionLimits(ttl=CENTURY))
+        second = Sessions(VoyageEnvironment(), self.store, SessionLimits(ttl=CENTURY))
         for name in ("migrated voyage", "continued voyage", "old voyage"):
             session = self.label(name, await first.seed({}, seed=7, began=BEGAN))
             await done(session, "sail", {"to": "Lisbon", "miles": "1000.5"}, call_id="sail")
@@ -158,7 +161,7 @@ class Seeding:
         await voyage.rewind("port")
         await done(voyage, "sail", {"to": "Cork", "miles": "200"})
         await second.stop()
-        third = Sessions(VoyageEnvironment(), self.store, ttl=CENTURY)
+        third = Sessions(VoyageEnvironment(), self.store, SessionLimits(ttl=CENTURY))
         told = await self.tell(third, [name for name in self.ids if name not in before])
         await third.stop()
         return told
@@ -166,7 +169,7 @@ class Seeding:
     async def errands(self) -> dict[str, Any]:
         """Sessions with agents: one that waits, told and not, one that is done, cancelled, rewound; and forks."""
         before = [*self.ids]
-        sessions = Sessions(ErrandEnvironment(), self.store, ttl=CENTURY)
+        sessions = Sessions(ErrandEnvironment(), self.store, SessionLimits(ttl=CENTURY))
         row = {"responses_create_params": {"input": "Run my errands."}}
         calls = [function_call("buy", "a", price=3), function_call("buy", "b", price=7), function_call("foresee", "c")]
         waiting = self.label("waiting errand", await sessions.seed(row, seed=7, began=BEGAN))
@@ -189,12 +192,12 @@ class Seeding:
         await again.rewind(2)
         names = [name for name in self.ids if name not in before]
         self.stances = {name: (await sessions.open(self.ids[name])).agent.status.plain() for name in names}
-        return await self.tell(Sessions(ErrandEnvironment(), self.store, ttl=CENTURY), names)
+        return await self.tell(Sessions(ErrandEnvironment(), self.store, SessionLimits(ttl=CENTURY)), names)
 
     async def villages(self) -> dict[str, Any]:
         """Sessions that start from a world, and a fork of one."""
         before = [*self.ids]
-        sessions = Sessions(VillageEnvironment(), self.store, ttl=CENTURY)
+        sessions = Sessions(VillageEnvironment(), self.store, SessionLimits(ttl=CENTURY))
         for number, name in enumerate(("quiet village", "village")):
             self.label(name, await sessions.seed({"house": number}, seed=7, began=BEGAN))
         village = await sessions.open(self.ids["village"])
@@ -203,7 +206,7 @@ class Seeding:
         fork = self.label("other village", await village.fork(at=2))
         await done(fork, "invite", {"house": 7, "guest": "cem"})
         await village.rewind(to=1)
-        again = Sessions(VillageEnvironment(), self.store, ttl=CENTURY)
+        again = Sessions(VillageEnvironment(), self.store, SessionLimits(ttl=CENTURY))
         return await self.tell(again, [name for name in self.ids if name not in before])
 
 

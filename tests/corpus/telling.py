@@ -46,7 +46,7 @@ def _digest(content: bytes) -> str:
 
 async def tell(session: Session[Any], labels: Mapping[str, str]) -> dict[str, Any]:
     """All that can be read of a session; `labels` has a name for each id, since ids differ from store to store."""
-    store: Store = session._cache.runtime.store
+    store: Store = session._open.runtime.store
     head = await store.head(session.id)
     return {
         "revision": session.revision,

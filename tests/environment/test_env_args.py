@@ -83,7 +83,7 @@ def test_what_was_typed_becomes_what_the_signature_says() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "told"),
     [
-        ({}, DefinitionError, "Game needs the argument 'level': give --env-arg level=VALUE"),
+        ({}, DefinitionError, "Game needs the argument 'level': give it in `env_args`"),
         ({"level": "x"}, DefinitionError, "the argument 'level' of Game is wrong: Input should be a valid integer"),
         ({"level": "1", "mode": "odd"}, DefinitionError, "'mode' of Game is wrong: Input should be 'easy' or 'hard'"),
         (

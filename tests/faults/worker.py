@@ -14,7 +14,7 @@ from itertools import count
 from random import Random
 from typing import Any, TypeVar
 
-from stateroom import Environment, Session, Sessions, State, open_store, tool
+from stateroom import Environment, Session, SessionLimits, Sessions, State, open_store, tool
 from stateroom.errors import Conflict, SessionLeased, StoreUnavailable, UnknownSession
 from stateroom.session import Result, Verdict
 
@@ -24,6 +24,7 @@ Call = Callable[[], Coroutine[Any, Any, Result]]
 STEPS = 6
 JUMP = 2 * 24 * 3600.0
 """Seconds by which a clock may be wrong. Sessions live for a week, so that none expires."""
+SKEW = [0.0]
 
 
 class Counter(State):
@@ -102,7 +103,7 @@ async def press_on(sessions: Sessions[Counter], name: str, first: str, seed: str
         luck = Random(f"{seed} {name} {number}")
         room, call_id = luck.randrange(int(rooms)), f"{name}/{number}"
         if int(jumps) and luck.random() < 0.2:
-            sessions.runtime.now = partial(skewed, luck.uniform(-JUMP, JUMP))
+            SKEW[0] = luck.uniform(-JUMP, JUMP)
         if luck.random() < 0.02:
             await persist(sessions.sweep)
         session = await persist(partial(sessions.open, f"room {room}"))
@@ -122,9 +123,9 @@ async def press_on(sessions: Sessions[Counter], name: str, first: str, seed: str
         say("acknowledged", room, call_id, (await call()).output)
 
 
-def skewed(seconds: float) -> float:
-    """The time by a clock that is wrong."""
-    return time.time() + seconds
+def skewed() -> float:
+    """The time by a clock that may be wrong."""
+    return time.time() + SKEW[0]
 
 
 async def cut_off(work: Coroutine[Any, Any, object], turns: int) -> None:
@@ -142,7 +143,7 @@ async def work(url: str, job: str, *arguments: str) -> None:
     try:
         async with AsyncExitStack() as stack:
             store = await persist(lambda: stack.enter_async_context(open_store(url)))  # it may be just restarting
-            await globals()[job](Sessions(CountingEnvironment(), store), *arguments)
+            await globals()[job](Sessions(CountingEnvironment(), store, SessionLimits(now=skewed)), *arguments)
     except BaseException as error:
         say("failed", repr(error))
         raise

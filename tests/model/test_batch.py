@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stateroom.errors import ModelFailed
-from stateroom.model import BatchModel, Generated, Item, Message, Prompt, Request, message
+from stateroom.model import BatchModel, GeneratedTokens, Item, Message, Prompt, Request, message
 from stateroom.session import BackgroundLoop
 from tests.messages import raises
 
@@ -32,9 +32,9 @@ class Echo(BatchModel):
     def parse(self, request: Request, prompt: Prompt, written: list[int]) -> Message:
         return {"content": str(written)}
 
-    def generate(self, prompts: Sequence[Prompt]) -> Iterable[Generated]:
+    def generate(self, prompts: Sequence[Prompt]) -> Iterable[GeneratedTokens]:
         self.batches.append([prompt[:2] for prompt in prompts])
-        return [Generated([prompt.seed, END], [-1.0, -2.0]) for prompt in prompts]
+        return [GeneratedTokens([prompt.seed, END], [-1.0, -2.0]) for prompt in prompts]
 
 
 def asked(seed: int, step: int = 0, *, items: Sequence[Item] = (), **settings: Any) -> Request:
@@ -108,7 +108,7 @@ async def test_a_prompt_that_fills_the_context_is_refused() -> None:
 
 def test_an_error_ends_all_episodes(loop: BackgroundLoop) -> None:
     class Broken(Echo):
-        def generate(self, prompts: Sequence[Prompt]) -> Iterable[Generated]:
+        def generate(self, prompts: Sequence[Prompt]) -> Iterable[GeneratedTokens]:
             raise MemoryError("no room")
 
     model = Broken()

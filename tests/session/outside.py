@@ -5,7 +5,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from stateroom import Environment, Resource, SessionInfo, Sessions, State, TempFolder, ToolError, open_store, tool
+from stateroom import (
+    Environment,
+    Resource,
+    SessionInfo,
+    SessionLimits,
+    Sessions,
+    State,
+    TempFolder,
+    ToolError,
+    open_store,
+    tool,
+)
 from stateroom.session import Episode, Session
 from stateroom.store import Store
 
@@ -172,7 +183,7 @@ class Office:
 
     def __init__(self, store: Store, **options: Any) -> None:
         self.environment = DeskEnvironment()
-        self.sessions = Sessions[Desk](self.environment, store, **options)
+        self.sessions = Sessions[Desk](self.environment, store, SessionLimits(**options))
 
     @property
     def given(self) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stateroom import Environment, Sessions, State, tool
+from stateroom import Environment, SessionLimits, Sessions, State, tool
 from stateroom.session import Session, check_session, each_session
 from stateroom.store import Store
 
@@ -42,7 +42,7 @@ class NotesEnvironment(Environment[Notes]):
 
 
 def sessions_of(store: Store, **options: Any) -> Sessions[Notes]:
-    return Sessions(NotesEnvironment(), store, **options)
+    return Sessions(NotesEnvironment(), store, SessionLimits(**options))
 
 
 async def go_on(session: Session[Notes], times: int) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Event, Sessions, State, applies, tool
+from stateroom import Environment, Event, SessionLimits, Sessions, State, applies, tool
 from stateroom.errors import InvalidArguments, SessionSealed
 from stateroom.session import Session
 from stateroom.store import Store
@@ -52,7 +52,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def session(store: Store, clock: Clock) -> Session[Door]:
-    return await Sessions(DoorEnvironment(), store, now=clock).seed({})
+    return await Sessions(DoorEnvironment(), store, SessionLimits(now=clock)).seed({})
 
 
 async def found(session: Session[Door], **wanted: Any) -> list[tuple[float, str | None, Any]]:

@@ -76,7 +76,7 @@ async def test_history_is_refused(sessions: Sessions[None]) -> None:
         lambda: session.rewind(to=1),
         lambda: session.checkpoint("here"),
         lambda: session.state_at(1),
-        lambda: session.events(after=1),
+        lambda: anext(session.events(after=1)),
     ):
         with raises(SessionError):
             await attempt()

@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from stateroom import Sessions, open_store
+from stateroom import SessionLimits, Sessions, open_store
 from stateroom.errors import SessionError, SessionSealed, UnknownRevision
 from stateroom.session import Checkpoint, History, Retention, RetentionPolicy, Session
 from stateroom.state import apply
 from stateroom.store import Store
-from tests.messages import raises
 from tests.session.shelf import Shelf, ShelfEnvironment, expect
 from tests.session.stored_sessions import problems
 
@@ -180,7 +179,7 @@ class Run:
         self.store.large = self.large
 
     def worker(self) -> Sessions[Shelf]:
-        return Sessions(ShelfEnvironment(), self.store, hot=2, now=self.now)
+        return Sessions(ShelfEnvironment(), self.store, SessionLimits(hot=2, now=self.now))
 
     def pick(self, number: int) -> tuple[Session[Shelf], Branch]:
         name = list(self.branches)[number % len(self.branches)]
@@ -254,7 +253,7 @@ class Run:
     async def checkpoint(self, session: Session[Shelf], branch: Branch, name: str | None = None) -> None:
         name = name or next(self.names)
         if name in branch.named:
-            with raises(SessionError):
+            with pytest.raises(SessionError):
                 await session.checkpoint(name)
             return
         branch.points.append(await session.checkpoint(name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stateroom import Environment, Sessions, State, ToolError, tool
+from stateroom import Environment, SessionLimits, Sessions, State, ToolError, tool
 from stateroom.store import Store
 
 
@@ -117,4 +117,4 @@ class Shop3(Environment[Cart3]):
 def shop(generation: int, store: Store, **options: Any) -> Sessions[Any]:
     """The sessions of the shop, as the code of a generation has them."""
     environment: Any = [Shop1, Shop2, Shop3][generation - 1]()
-    return Sessions(environment, store, **options)
+    return Sessions(environment, store, SessionLimits(**options))

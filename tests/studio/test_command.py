@@ -7,6 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from stateroom import SessionLimits
 from stateroom.gallery import CounterEnvironment
 from stateroom.session import Sessions
 from stateroom.store import open_store
@@ -61,7 +62,7 @@ async def test_all_is_allowed_by_default(launch: Launch, arguments: list[str]) -
 async def old_session(tmp_path: Path) -> str:
     """A session that expired long ago, in rooms.db."""
     async with open_store(f"sqlite:///{tmp_path / 'rooms.db'}") as store:
-        sessions = Sessions[Any](CounterEnvironment(), store, now=lambda: 1000.0)
+        sessions = Sessions[Any](CounterEnvironment(), store, SessionLimits(now=lambda: 1000.0))
         session = await sessions.seed({"initial_count": 3, "expected_count": 5})
         await sessions.stop()
     return session.id

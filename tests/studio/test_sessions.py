@@ -31,7 +31,7 @@ async def seed(served: Served) -> str:
 
 
 async def log(served: Served, path: str) -> list[dict[str, Any]]:
-    return (await ask(served, "GET", f"/studio/api{path}/log"))[1]["entries"]  # type: ignore[no-any-return]
+    return (await ask(served, "GET", f"/studio/api{path}/log"))[1]["entries"]
 
 
 async def is_idle(served: Served, session: str) -> bool:
@@ -90,13 +90,13 @@ async def test_a_model_is_stopped_while_it_thinks(
 async def test_what_goes_wrong_is_told(open_studio: OpenStudio, studio: Served) -> None:
     session = await seed(studio)
     status, refused = await ask(studio, "POST", f"/studio/api/sessions/{session}/continue", json={"by": "ada"})
-    assert (status, "without --model" in refused["error"]["message"]) == (404, True)
+    assert (status, "without a model" in refused["error"]["message"]) == (404, True)
     served = await open_studio(model="reference")
     thread = (await act(served, "/sessions", environment="thread", row={}))["id"]
     told = {"by": "ada", "message": "Hello"}
     status, refused = await ask(served, "POST", f"/studio/api/sessions/{thread}/continue", json=told)
     assert status == 404
-    assert "--model reference, which does not know thread" in refused["error"]["message"]
+    assert "the model reference, which does not know thread" in refused["error"]["message"]
     served = await open_studio(model=f"{MODELS}:Fails")
     session = await seed(served)
     await act(served, f"/sessions/{session}/continue")

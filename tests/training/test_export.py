@@ -116,7 +116,7 @@ async def test_trees_have_an_advantage_for_each_answer(trees: Path) -> None:
 
 
 async def test_what_a_run_lacks_is_said(group: Path) -> None:
-    with raises(BadData):
+    with pytest.raises(BadData):
         await exported(group, "grpo")
     with raises(InvalidArguments):
         await exported(group, "jsonl", how="vine")
@@ -150,7 +150,24 @@ async def test_a_file_stays_if_an_export_fails(group: Path, tmp_path: Path) -> N
 
 # Rows that are malformed.
 
-ODD = [None, True, -1, 3.5, float("nan"), float("-inf"), 1e308, 10**400, "", "x", "\ud800", [], [3], [[]], {}, {"a": 1}]
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    3.5,
+    float("nan"),
+    float("-inf"),
+    1e308,
+    10**400,
+    "",
+    "x",
+    "\ud800",
+    [],
+    [3],
+    [[]],
+    {},
+    {"a": 1},
+]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -197,5 +214,5 @@ async def test_a_malformed_row_is_named_or_exported_as_numbers(
             for row in map(json.loads, output.read_text().splitlines()):
                 assert all(isfinite(value) for value in (*row["logprobs"], *row["advantages"], row["reward"]))
                 assert min(row["prompt_ids"] + row["completion_ids"]) >= 0
-    no_group = "--to: dpo needs continuations"
+    no_group = "to: dpo needs continuations"
     assert not wrong or f"{copy}, line {spoilt + 1}: " in wrong or wrong.startswith(no_group)

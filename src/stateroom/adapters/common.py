@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import JsonValue
 
 from stateroom.environment import Environment, tool
 from stateroom.errors import SessionExpired, StoreError, UnknownSession
-from stateroom.session import Result, Session, Sessions
+from stateroom.session import Result, Session, SessionLimits, Sessions
 from stateroom.state import State
-from stateroom.store import Store
+from stateroom.store import Store, open_store
 
 T = TypeVar("T")
 
@@ -56,11 +57,13 @@ class MessagesEnvironment(Environment[Messages]):
 
 
 class Conversations:
-    """The conversations of one framework in a store, each a session under the framework's id."""
+    """The conversations of one framework in a store, each a session whose id begins with the framework's name."""
 
     def __init__(self, store: Store, framework: str, ttl: float | None, now: Callable[[], float] = time.time) -> None:
         self._framework = framework
-        self._sessions = Sessions[Messages](MessagesEnvironment(framework), store, ttl=ttl or NEVER, now=now)
+        self._sessions = Sessions[Messages](
+            MessagesEnvironment(framework), store, SessionLimits(ttl=ttl or NEVER, now=now)
+        )
 
     async def messages(self, name: str, limit: int | None = None) -> list[dict[str, Any]]:
         """The messages of a conversation, or the newest `limit` of them; none if it does not exist."""
@@ -68,12 +71,14 @@ class Conversations:
             session = await self._sessions.open(self._id(name))
         except (UnknownSession, SessionExpired):
             return []
-        said = session.state.messages
-        return [_copy(each) for each in (said if limit is None else said[max(len(said) - limit, 0) :])]
+        messages = session.state.messages
+        return [
+            _copy(message) for message in (messages if limit is None else messages[max(len(messages) - limit, 0) :])
+        ]
 
-    async def change(self, name: str, how: str, **given: Any) -> Any:
+    async def change(self, name: str, tool: str, **arguments: Any) -> Any:
         """Call a tool of a conversation, which is created if it does not exist."""
-        result: Result = await (await self._open(name)).call(how, given)
+        result: Result = await (await self._open(name)).call(tool, arguments)
         if not result.ok:
             raise StoreError(f"the conversation {name!r} cannot be changed: {result.error}")
         return result.output
@@ -93,6 +98,23 @@ class Conversations:
 
     def _id(self, name: str) -> str:
         return f"{self._framework}:{name}"
+
+
+class StoredConversations:
+    """The conversations of one framework in a store. Any number of processes may share a conversation."""
+
+    framework: ClassVar[str]
+
+    def __init__(self, store: Store, *, ttl: float | None = None, now: Callable[[], float] = time.time) -> None:
+        """`ttl` is the time to live after the last use, in seconds; by default conversations do not expire."""
+        self._conversations = Conversations(store, self.framework, ttl, now)
+
+    @classmethod
+    @asynccontextmanager
+    async def from_url(cls, url: str, *, ttl: float | None = None) -> AsyncIterator[Self]:
+        """Open the store of a URL for the length of the block."""
+        async with open_store(url) as store:
+            yield cls(store, ttl=ttl)
 
 
 class Blocking:
@@ -121,5 +143,5 @@ class Blocking:
 def _copy(value: Any) -> Any:
     """A copy of JSON data that the caller may change."""
     if isinstance(value, dict):
-        return {key: _copy(each) for key, each in value.items()}
-    return [_copy(each) for each in value] if isinstance(value, list) else value
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value

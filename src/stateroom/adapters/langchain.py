@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from typing import Self
+from collections.abc import Callable, Sequence
 
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage, message_to_dict, messages_from_dict
 
-from stateroom.adapters.common import Blocking, Conversations
-from stateroom.store import Store, open_store
+from stateroom.adapters.common import Blocking, Conversations, StoredConversations
+from stateroom.store import Store
 
 __all__ = ["StateroomHistories", "StateroomHistory"]
-
-FRAMEWORK = "langchain"
 
 
 class StateroomHistory(BaseChatMessageHistory):
@@ -41,30 +37,23 @@ class StateroomHistory(BaseChatMessageHistory):
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
         if messages:
-            added = [message_to_dict(each) for each in messages]
-            await self._conversations.change(self.session_id, "add", messages=added)
+            await self._conversations.change(self.session_id, "add", messages=[*map(message_to_dict, messages)])
 
     async def aclear(self) -> None:
         await self._conversations.change(self.session_id, "clear")
 
 
-class StateroomHistories:
+class StateroomHistories(StoredConversations):
     """The conversations in a store: pass `histories.history` to `RunnableWithMessageHistory`.
 
     Make it on the event loop where the store was opened.
     """
 
-    def __init__(self, store: Store, *, ttl: float | None = None, now: Callable[[], float] = time.time) -> None:
-        """`ttl` is the time to live after the last use, in seconds; by default conversations do not expire."""
-        self._conversations = Conversations(store, FRAMEWORK, ttl, now)
-        self._blocking = Blocking("`await history.aget_messages()`, `await chain.ainvoke(...)` and the like")
+    framework = "langchain"
 
-    @classmethod
-    @asynccontextmanager
-    async def from_url(cls, url: str, *, ttl: float | None = None) -> AsyncIterator[Self]:
-        """Open the store of a URL for the length of the block."""
-        async with open_store(url) as store:
-            yield cls(store, ttl=ttl)
+    def __init__(self, store: Store, *, ttl: float | None = None, now: Callable[[], float] = time.time) -> None:
+        super().__init__(store, ttl=ttl, now=now)
+        self._blocking = Blocking("`await history.aget_messages()`, `await chain.ainvoke(...)` and the like")
 
     def history(self, session_id: str) -> StateroomHistory:
         """A conversation by its id; it need not exist yet."""

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from agents.items import TResponseInputItem
 from agents.memory import SessionABC, SessionSettings
 from agents.memory.session_settings import resolve_session_limit
 
-from stateroom.adapters.common import Conversations
-from stateroom.store import Store, open_store
+from stateroom.adapters.common import Conversations, StoredConversations
 
 __all__ = ["StateroomSession", "StateroomSessions"]
-
-FRAMEWORK = "openai_agents"
 
 
 class StateroomSession(SessionABC):
@@ -45,19 +39,10 @@ class StateroomSession(SessionABC):
         await self._conversations.change(self.session_id, "clear")
 
 
-class StateroomSessions:
+class StateroomSessions(StoredConversations):
     """The conversations in a store. Any number of processes may share a conversation."""
 
-    def __init__(self, store: Store, *, ttl: float | None = None, now: Callable[[], float] = time.time) -> None:
-        """`ttl` is the time to live after the last use, in seconds; by default conversations do not expire."""
-        self._conversations = Conversations(store, FRAMEWORK, ttl, now)
-
-    @classmethod
-    @asynccontextmanager
-    async def from_url(cls, url: str, *, ttl: float | None = None) -> AsyncIterator[Self]:
-        """Open the store of a URL for the length of the block."""
-        async with open_store(url) as store:
-            yield cls(store, ttl=ttl)
+    framework = "openai_agents"
 
     def session(self, session_id: str, settings: SessionSettings | None = None) -> StateroomSession:
         """A conversation by its id; it need not exist yet."""

@@ -21,7 +21,7 @@ from verl.tools.schemas import OpenAIFunctionToolSchema
 from verl.workers.rollout.replica import TokenOutput
 
 from stateroom.agent import MAX_STEPS, Agent, act
-from stateroom.environment import Environment, make_environment, variant_of
+from stateroom.environment import Environment, StoreSessions, make_environment
 from stateroom.errors import BadTask, DefinitionError, EnvironmentFailed, StateroomError
 from stateroom.model import (
     Answer,
@@ -35,8 +35,8 @@ from stateroom.model import (
     message,
     messages_of,
 )
-from stateroom.session import Session, Sessions
-from stateroom.store import Store, open_store
+from stateroom.session import Session
+from stateroom.store import open_store
 
 __all__ = ["StateroomAgentLoop"]
 
@@ -121,16 +121,16 @@ class StateroomAgentLoop(AgentLoopBase):  # type: ignore[misc]  # mypy does not 
         )
 
     async def _seed(self, task: dict[str, Any]) -> Session[Any]:
-        told = f"{self._environment.name} cannot seed a session for {json.dumps(task):.200}"
+        problem = f"{self._environment.name} cannot seed a session for {json.dumps(task):.200}"
         try:
-            environment = variant_of(self._environment, task)
-            return await (await _rooms().sessions(environment, self._store)).seed(task)
+            sessions = await _open_stores().open(self._store)
+            return await sessions.of(self._environment, task).seed(task)
         except BadTask as error:
-            raise BadTask(f"{told}: {error}") from error
+            raise BadTask(f"{problem}: {error}") from error
         except StateroomError:
             raise
         except Exception as error:
-            raise EnvironmentFailed(f"{told}: {type(error).__name__}: {error}") from error
+            raise EnvironmentFailed(f"{problem}: {type(error).__name__}: {error}") from error
 
 
 class _TokenModel(Model):
@@ -242,8 +242,8 @@ class _TokenModel(Model):
         return [*([message(text.strip())] if text.strip() or not made else []), *made]
 
 
-class _Rooms:
-    """The stores that an event loop has opened, and the sessions in them.
+class _OpenStores:
+    """The stores that an event loop has opened, with the sessions in them.
 
     A store is closed with its event loop, which closes its asynchronous generators; in a Ray actor, with the process.
     """
@@ -251,28 +251,24 @@ class _Rooms:
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._resources = AsyncExitStack()
-        self._stores: dict[str, Store] = {}
-        self._sessions: dict[tuple[str, int], Sessions[Any]] = {}
+        self._sessions: dict[str, StoreSessions] = {}
 
-    async def sessions(self, environment: Environment[Any, Any], url: str) -> Sessions[Any]:
-        """The sessions of an environment in the store at a URL."""
-        key = url, id(environment)  # an environment lives as long as the process
+    async def open(self, url: str) -> StoreSessions:
+        """The sessions in the store at a URL."""
         async with self._lock:
-            if url not in self._stores:
-                self._stores[url] = await self._resources.enter_async_context(open_store(url))
-            if key not in self._sessions:
-                self._sessions[key] = Sessions(environment, self._stores[url])
-        return self._sessions[key]
+            if url not in self._sessions:
+                self._sessions[url] = StoreSessions(await self._resources.enter_async_context(open_store(url)))
+        return self._sessions[url]
 
 
-_ROOMS: dict[asyncio.AbstractEventLoop, _Rooms] = {}
+_OPEN_STORES: dict[asyncio.AbstractEventLoop, _OpenStores] = {}
 
 
-def _rooms() -> _Rooms:
-    """The rooms of the running event loop: no other can use its stores."""
-    for closed in [loop for loop in _ROOMS if loop.is_closed()]:
-        del _ROOMS[closed]
-    return _ROOMS.setdefault(asyncio.get_running_loop(), _Rooms())
+def _open_stores() -> _OpenStores:
+    """Those of the running event loop: no other can use them."""
+    for closed in [loop for loop in _OPEN_STORES if loop.is_closed()]:
+        del _OPEN_STORES[closed]
+    return _OPEN_STORES.setdefault(asyncio.get_running_loop(), _OpenStores())
 
 
 @cache

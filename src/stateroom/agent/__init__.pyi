@@ -13,32 +13,34 @@ from .calls import (
 from .context import (
     Anchor as Anchor,
     Context as Context,
+    Conversation as Conversation,
 )
-from .conversation import Conversation as Conversation
 from .loop import (
     WAITING as WAITING,
+    OnItems as OnItems,
     Trajectory as Trajectory,
     TurnStatus as TurnStatus,
     act as act,
     run as run,
+)
+from .plan import (
+    Step as Step,
+    TaskState as TaskState,
 )
 from .simulated_user import (
     SimulatedUser as SimulatedUser,
     UserSide as UserSide,
 )
 from .strategies import (
+    Bounds as Bounds,
     ClearToolResults as ClearToolResults,
     DropOldest as DropOldest,
     KeepLastTurns as KeepLastTurns,
+    Strategy as Strategy,
     Summarise as Summarise,
 )
-from .task import (
-    Step as Step,
-    TaskState as TaskState,
-)
 from .threads import (
-    Items as Items,
-    OnItems as OnItems,
+    ItemPage as ItemPage,
     Thread as Thread,
     ThreadEnvironment as ThreadEnvironment,
     Threads as Threads,
@@ -53,6 +55,12 @@ from .transcripts import (
     Times as Times,
     Utterance as Utterance,
     recall as recall,
+    request_of as request_of,
     task_items as task_items,
     transcript as transcript,
+)
+from .window import (
+    Size as Size,
+    Window as Window,
+    units_of as units_of,
 )

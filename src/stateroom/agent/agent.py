@@ -16,18 +16,21 @@ MAX_STEPS = 50
 MAX_INVALID_CALLS = 10
 """Consecutive tool calls that could not run, by default."""
 
-ASK_USER: Item = {
-    "type": "function",
-    "name": "ask_user",
-    "description": "Ask the user something that you need to know before you can go on.",
-    "parameters": {
+
+def function_tool(name: str, description: str, **parameters: str) -> Item:
+    """A tool of an agent's own, for its model; the parameters are texts, each with its description."""
+    schema = {
         "type": "object",
-        "properties": {"question": {"type": "string", "description": "What to ask."}},
-        "required": ["question"],
+        "properties": {parameter: {"type": "string", "description": about} for parameter, about in parameters.items()},
+        "required": [*parameters],
         "additionalProperties": False,
-    },
-    "strict": True,
-}
+    }
+    return {"type": "function", "name": name, "description": description, "parameters": schema, "strict": True}
+
+
+ASK_USER = function_tool(
+    "ask_user", "Ask the user something that you need to know before you can go on.", question="What to ask."
+)
 """The tool with which a model asks for input."""
 
 

@@ -7,12 +7,11 @@ a process that takes over after a crash finds all answers, and the ids of all ca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -21,14 +20,19 @@ from stateroom.agent.agent import ASK_USER, Agent, AgentLog, Workspace
 from stateroom.agent.calls import Outcomes, ToolCall, carry_out
 from stateroom.agent.context import Anchor
 from stateroom.agent.plan import Planner, plan_tools
-from stateroom.agent.transcripts import Recalled, Times
+from stateroom.agent.transcripts import Times, WholeConversation
 from stateroom.agent.window import Window
 from stateroom.errors import Conflict, ContextOverflow, DefinitionError, InvalidMove, ModelFailed
 from stateroom.model import Answer, Item, Request, Segment, Usage, answer_of, input_items, message_text, without_tokens
 from stateroom.session import AgentStatus, Session, Update, ended_call
 
+T = TypeVar("T")
+
 OnStep = Callable[[list[Item]], Awaitable[None]]
 """Is given an answer with what came of it: the results of its calls, or the user's reply."""
+
+OnItems = Callable[[Sequence[Item]], Awaitable[None]]
+"""Is given the items of a conversation when they are committed."""
 
 TurnStatus = Literal["completed", "incomplete", "waiting", "failed", "cancelled"]
 
@@ -56,7 +60,7 @@ class Trajectory:
     instructions: str = ""
     """The newest instructions that the model was given, if the environment has some."""
 
-    def following(self, before: Recalled) -> Trajectory:
+    def following(self, before: WholeConversation) -> Trajectory:
         """The trajectory together with the conversation before it."""
         if not before.items:
             return self
@@ -79,21 +83,32 @@ async def act(
     task: Sequence[Item] = (),
     *,
     on_step: OnStep | None = None,
+    on_items: OnItems | None = None,
 ) -> Trajectory:
     """Run an agent until it is done, waits for input, or reaches a limit.
 
     The conversation begins with the items of `task`. The agent continues from its status in the log, and the trajectory
     holds what was said since. Calls before a limit stay committed. `on_step` is called after each step, when all of it
-    is in the log.
+    is in the log, and `on_items` with the items of each entry.
     """
-    return await _Turn(workspace, log, agent, tools, on_step).run(task)
+    return await _Turn(workspace, log, agent, tools, on_step, on_items).run(task)
+
+
+class DeadlinePassed(Exception):
+    """The deadline of a turn has passed before some work was done."""
 
 
 class _Turn:
     """One turn of an agent."""
 
     def __init__(
-        self, workspace: Workspace, log: AgentLog, agent: Agent, tools: Sequence[Item], on_step: OnStep | None
+        self,
+        workspace: Workspace,
+        log: AgentLog,
+        agent: Agent,
+        tools: Sequence[Item],
+        on_step: OnStep | None,
+        on_items: OnItems | None,
     ) -> None:
         self._planner = Planner(workspace) if agent.plan else None
         self._workspace = self._planner or workspace
@@ -104,11 +119,16 @@ class _Turn:
             raise DefinitionError(f"the tool {name!r} clashes with that of an agent that asks or plans; rename it")
         self._tools = [*tools, *own]
         self._tools_size = 0 if agent.context.budget is None else agent.context.beside(self._tools)
-        self._told = ""
-        """What the environment tells the agent, as the log has it."""
+        self._guidance = ""
+        """The environment's instructions, as the log has them."""
         self._on_step = on_step
+        self._on_items = on_items
+        self._status = AgentStatus()
+        """The agent's status after the newest entry."""
         self._window = Window(self._beside())
         self._segment = Segment()
+        self._outcomes = Outcomes(0)
+        """The results of the newest calls."""
         self._output: list[Item] = []
         self._reported = 0
         """How many items of the output `on_step` was given."""
@@ -123,17 +143,17 @@ class _Turn:
 
     @property
     def _instructions(self) -> str:
-        """The agent's own instructions, or else those of its task, and what the environment tells it."""
+        """The agent's own instructions, or else those of its task, and the environment's."""
         own = self._agent.instructions or self._agent.settings.get("instructions")
-        return "\n\n".join(text for text in (own, self._told) if text)
+        return "\n\n".join(text for text in (own, self._guidance) if text)
 
     def _beside(self) -> int:
         context = self._agent.context
         return 0 if context.budget is None else self._tools_size + context.beside((), self._instructions)
 
-    def _instruct(self, told: str) -> None:
+    def _instruct(self, guidance: str) -> None:
         """Let the environment's instructions be these from here on; all prompts begin with them."""
-        self._told = told
+        self._guidance = guidance
         self._window.set_beside(self._beside())
         self._begin_segment()
 
@@ -143,40 +163,32 @@ class _Turn:
             self._window.items, self._segment = without_tokens(self._window.items), Segment()
 
     async def run(self, task: Sequence[Item]) -> Trajectory:
-        status = await self._log.load()
-        await self._load(status, task)
+        await self._load(task)
         if self._planner is not None:
-            self._planner.load(self._window, task_id=str(status.turn))
+            self._planner.load(self._window, task_id=str(self._status.turn))
         if self._agent.deadline is not None:
             self._until = asyncio.get_running_loop().time() + self._agent.deadline
         try:
-            if status.phase == "idle" and self._workspace.opens and not self._has_user_message():
-                status = await self._hear_opening(status)
-            while status.phase not in _ENDED:
-                await asyncio.sleep(0)  # other tasks run too, even if the model and tools never wait
-                if status.phase == WAITING:
-                    if not self._workspace.replies or status.question is not None:
-                        return self._trajectory("waiting", status)
-                    status = await self._hear_reply(status)
-                elif status.phase in _AT_WORK:
-                    status = await self._step(status)
-                else:  # a phase of the environment's own lifecycle, which an event of its own must end
-                    return self._trajectory("waiting", status)
+            await self._work()
         except Conflict:
             if self._log.status.phase != "cancelled":
                 raise
-            status = self._log.status
+            self._status = self._log.status
+        phase = self._status.phase
+        if phase not in _ENDED:
+            return self._trajectory("waiting")
         await self._report()
-        done_early = status.phase == "done" and self._reason is not None
-        return self._trajectory("incomplete" if done_early else _ENDED[status.phase], status)
+        return self._trajectory("incomplete" if phase == "done" and self._reason is not None else _ENDED[phase])
 
-    def _trajectory(self, ended: TurnStatus, status: AgentStatus) -> Trajectory:
-        times, told = self._times + self._unlogged, self._instructions if self._told else ""
-        return Trajectory(self._output, ended, self._reason, self._usage, status.question, times, told)
+    def _trajectory(self, status: TurnStatus) -> Trajectory:
+        times, instructions = self._times + self._unlogged, self._instructions if self._guidance else ""
+        question = self._status.question
+        return Trajectory(self._output, status, self._reason, self._usage, question, times, instructions)
 
-    async def _load(self, status: AgentStatus, task: Sequence[Item]) -> None:
+    async def _load(self, task: Sequence[Item]) -> None:
         """Load the part of the conversation that the model sees."""
         window, context = self._window, self._agent.context
+        self._status = status = await self._log.load()
         if not status.view:
             window.add(task, context.count(task), range(len(task)))
         for entry in await self._log.said(status.view) if status.said else ():
@@ -189,241 +201,252 @@ class _Turn:
                 self._newest = items
             self._reason = entry.facts.get("reason") if status.phase in _ENDED else None
 
-    async def _step(self, status: AgentStatus) -> AgentStatus:
+    async def _work(self) -> None:
+        """Take steps until the turn ends, or waits for input."""
+        try:
+            if self._status.phase == "idle" and self._workspace.opens and not self._has_user_message():
+                await self._hear_opening()
+            while self._status.phase not in _ENDED:
+                await asyncio.sleep(0)  # other tasks run too, even if the model and tools never wait
+                if self._status.phase == WAITING:
+                    if not self._workspace.replies or self._status.question is not None:
+                        return
+                    await self._hear_reply()
+                elif self._status.phase in _AT_WORK:
+                    await self._step()
+                else:  # a phase of the environment's own lifecycle, which an event of its own must end
+                    return
+        except DeadlinePassed:
+            await self._end("deadline")
+
+    async def _step(self) -> None:
         """Run the model's open calls, and let it answer."""
-        status, outcomes = await self._outcomes(status)
-        if self._on_step is not None:
-            if outcomes.new:
-                status = await self._log_results(status, outcomes)
-            await self._report()
+        await self._run_calls()
+        outcomes, status, agent = self._outcomes, self._status, self._agent
+        if outcomes.new and (self._on_step is not None or self._on_items is not None):
+            await self._log_results()
+        await self._report()
         if outcomes.question is not None:
             waits: dict[str, Any] = {"question": outcomes.question, "asking": outcomes.asking}
             if outcomes.asking is not None and outcomes.asking == status.asking:
                 waits["inputs"] = status.inputs
-            return await self._say(status, outcomes.new, moves=("needs_input",), **waits)
-        if outcomes.late:
-            return await self._end(status, outcomes.new, "deadline")
-        if status.step >= self._agent.max_steps:
-            return await self._end(status, outcomes.new, "max_steps")
-        if outcomes.invalid_calls >= self._agent.max_invalid_calls:
-            return await self._end(status, outcomes.new, "bad_calls")
-        told: list[str] = []
-
-        async def hear_instructions() -> None:
-            told.append(await self._workspace.instructions())
-
-        if not await self._before_deadline(hear_instructions):
-            return await self._end(status, outcomes.new, "deadline")
-        if told != [self._told]:
-            self._instruct(*told)
-            status = await self._log_results(status, outcomes, *told)
-        return await self._think(status, outcomes)
+            await self._say_results("needs_input", **waits)
+        elif outcomes.late:
+            await self._end("deadline")
+        elif status.step >= agent.max_steps:
+            await self._end("max_steps")
+        elif outcomes.invalid_calls >= agent.max_invalid_calls:
+            await self._end("bad_calls")
+        else:
+            guidance = await self._before_deadline(self._workspace.instructions())
+            if guidance != self._guidance:
+                self._instruct(guidance)
+                await self._log_results(guidance)
+            await self._think()
 
     async def _report(self) -> None:
-        """Tell what was said since the last step."""
+        """Give `on_step` what was said since the last step."""
         items = self._output[self._reported :]
         if self._on_step is not None and items:
             self._reported += len(items)
             await self._on_step(items)
 
-    async def _outcomes(self, status: AgentStatus) -> tuple[AgentStatus, Outcomes]:
+    async def _run_calls(self) -> None:
         """Run the model's calls that have no result yet."""
-        outcomes = Outcomes(status.invalid_calls)
+        status = self._status
+        self._outcomes = outcomes = Outcomes(status.invalid_calls)
         if not status.step:  # the turn before ended while these were open
             outcomes.results.extend(ended_call(call_id, "cancelled", "the turn was ended") for call_id in status.open)
-            return status, outcomes
-        calls = self._open_calls(status) if status.open else []
-        workspace, log, asks = self._workspace, self._log, self._agent.asks
+            return
+        calls = self._open_calls() if status.open else []
         while (left := calls[len(outcomes.results) :]) and outcomes.question is None:
             if outcomes.volatile:
-                status = await self._log_results(status, outcomes)
-            if not await self._in_time(partial(carry_out, workspace, log, left, outcomes, asks=asks), "tool"):
+                await self._log_results()
+            try:
+                running = carry_out(self._workspace, self._log, left, outcomes, asks=self._agent.asks)
+                await self._in_time(running, "tool")
+            except DeadlinePassed:
                 outcomes.late = True
                 message = "the deadline of the turn passed before this call returned"
                 left = calls[len(outcomes.results) :]
                 outcomes.results.extend(ended_call(call.item["call_id"], "deadline", message) for call in left)
-        return status, outcomes
 
-    def _open_calls(self, status: AgentStatus) -> list[ToolCall]:
+    def _open_calls(self) -> list[ToolCall]:
+        status = self._status
         made = [item for item in self._newest if item["type"] == "function_call"]
         first = len(made) - len(status.open)
         return [ToolCall(item, status.call_id(first + index)) for index, item in enumerate(made[first:])]
 
-    async def _log_results(
-        self, status: AgentStatus, outcomes: Outcomes, instructions: str | None = None
-    ) -> AgentStatus:
-        """Log results before a call that may change the state, or before a model is shown other instructions.
-
-        Otherwise a process that takes over between the two would run the earlier calls again, with other results.
-        """
-        results = outcomes.new
-        counts = self._agent.context.count(results)
-        self._window.add(results, counts)
-        moves = ("new_task",) if status.phase == "idle" else ()
-        said = Update(results, "agent", moves, counts, instructions=instructions)
-        self._output.extend(results)
-        status = await self._tell(said, status, invalid_calls=outcomes.invalid_calls)
-        outcomes.mark_logged()
-        return status
-
-    async def _think(self, status: AgentStatus, outcomes: Outcomes) -> AgentStatus:
+    async def _think(self) -> None:
         """Let the model answer, and log the answer together with the results of the calls before."""
-        agent, results = self._agent, outcomes.new
-        context = agent.context
+        agent, context, outcomes = self._agent, self._agent.context, self._outcomes
         try:
-            counts = context.count(results)
-            self._window.add(results, counts)
+            self._show_results()
             if self._planner is not None:
                 self._planner.pin(self._window)
-            if not context.fits(self._window, Anchor(status.counted, status.reported)):
-                if results:  # the compacted view must include them
-                    status = await self._say(status, results, counts, moves=(), invalid_calls=outcomes.invalid_calls)
-                    results, counts = [], []
-                compacted = await self._compact(status)
-                if compacted is None:
-                    return await self._end(status, [], "deadline")
-                status = compacted
-            wants_tokens = agent.tokens is not None
-            settings = {**agent.settings, **({"instructions": told} if (told := self._instructions) else {})}
+            if not context.fits(self._window, self._anchor):
+                if outcomes.new:  # the compacted view must include them
+                    await self._say_results(invalid_calls=outcomes.invalid_calls)
+                await self._compact()
+            settings = {**agent.settings, **({"instructions": text} if (text := self._instructions) else {})}
             if self._planner is not None:
                 settings |= self._planner.settings(self._window.items)
-            request = Request(self._window.items, self._tools, settings, agent.seed, status.answers, wants_tokens)
-            counted = self._window.total
-            given: list[Answer] = []
-            if not await self._in_time(lambda: self._ask(request, given), "model"):
-                return await self._end(status, results, "deadline", counts)
+            wants_tokens = agent.tokens is not None
+            answers = self._status.answers
+            request = Request(self._window.items, self._tools, settings, agent.seed, answers, wants_tokens)
+            answer = await self._in_time(self._ask(request), "model")
         except (ModelFailed, ContextOverflow) as error:
             with suppress(InvalidMove):  # an author's lifecycle need not have failures
-                await self._say(status, results, counts, moves=("fail",), reason=str(error))
+                await self._say_results("fail", reason=str(error))
             raise
-        [answer] = given
+        await self._log_answer(answer)
+
+    async def _ask(self, request: Request) -> Answer:
+        model, exactness = self._agent.model, self._agent.tokens
+        answer = await answer_of(model, request)
+        if exactness is not None:
+            answer = structs.replace(answer, items=self._segment.extend(answer.items, model.name, exactness))
+        return answer
+
+    async def _log_answer(self, answer: Answer) -> None:
+        results, counts, counted = self._outcomes.new, self._show_results(), self._window.total
         self._newest = answer.items
-        moves = ["step_complete" if status.phase == "executing" else "plan_ready"]
-        if status.phase == "idle":
+        moves = ["step_complete" if self._status.phase == "executing" else "plan_ready"]
+        if self._status.phase == "idle":
             moves.insert(0, "new_task")
-        called = any(item["type"] == "function_call" for item in answer.items)
-        changes: dict[str, Any] = {"invalid_calls": outcomes.invalid_calls}
+        changes: dict[str, Any] = {"invalid_calls": self._outcomes.invalid_calls}
         usage = answer.usage
         if usage is not None:
             self._usage = usage if self._usage is None else self._usage + usage
             changes |= {"counted": counted, "reported": usage.input_tokens}
-        if not called:
+        if not any(item["type"] == "function_call" for item in answer.items):
             if answer.truncated:
                 moves.append("limit_reached")
                 self._reason = "max_output_tokens"
             else:
                 moves.append("needs_input" if self._workspace.replies else "task_complete")
-        new = context.count(answer.items)
+        new = self._agent.context.count(answer.items)
         self._window.add(answer.items, new)
         items = [*results, *answer.items]
         self._output.extend(items)
         reported = None if usage is None else msgspec.to_builtins(usage)
-        said = Update(items, "model", moves, [*counts, *new], usage=reported, reason=self._reason)
-        return await self._tell(said, status, **changes)
+        update = Update(items, "model", moves, [*counts, *new], usage=reported, reason=self._reason)
+        await self._log_update(update, **changes)
+        self._outcomes.mark_logged()
 
-    async def _ask(self, request: Request, given: list[Answer]) -> None:
-        model, exactness = self._agent.model, self._agent.tokens
-        answer = await answer_of(model, request)
-        if exactness is not None:
-            answer = structs.replace(answer, items=self._segment.extend(answer.items, model.name, exactness))
-        given.append(answer)
+    @property
+    def _anchor(self) -> Anchor:
+        return Anchor(self._status.counted, self._status.reported)
 
-    async def _compact(self, status: AgentStatus) -> AgentStatus | None:
-        """Make the model's view smaller; None if the deadline passes before."""
-
-        async def shorten() -> None:
-            self._window = await self._agent.context.fit(self._window, Anchor(status.counted, status.reported))
-
-        if not await self._in_time(shorten, "model"):
-            return None
+    async def _compact(self) -> None:
+        """Make the model's view smaller."""
+        self._window = await self._in_time(self._agent.context.fit(self._window, self._anchor), "model")
         self._begin_segment()
-        told = {"instructions": self._told} if self._told else {}
-        return await self._log.compact({**self._window.plain(), **told}, after=status)
+        guidance = {"instructions": self._guidance} if self._guidance else {}
+        self._status = await self._log.compact({**self._window.plain(), **guidance}, after=self._status)
+
+    # The environment's user.
 
     def _has_user_message(self) -> bool:
         return any(item.get("role") == "user" for item in self._window.items)
 
-    async def _hear_opening(self, status: AgentStatus) -> AgentStatus:
+    async def _hear_opening(self) -> None:
         """Let the environment's user open a conversation in which nobody has asked for anything."""
-        opening: list[str | None] = []
-        if not await self._reply("", status, opening):
-            return await self._end(status, [], "deadline")
-        return status if opening == [None] else await self._hear(status, str(opening[0]), "new_task")
+        opening = await self._reply_to("")
+        if opening is not None:
+            await self._hear(opening, "new_task")
 
-    async def _hear_reply(self, status: AgentStatus) -> AgentStatus:
+    async def _hear_reply(self) -> None:
         """Let the environment answer the agent's message."""
-        replies: list[str | None] = []
-        if not await self._reply(message_text(self._newest), status, replies):
-            return await self._end(status, [], "deadline")
-        [reply] = replies
+        reply = await self._reply_to(message_text(self._newest))
         if reply is None:
-            return await self._say(status, [], moves=("task_complete",))
-        return await self._hear(status, reply, "input_received")
+            await self._say([], [], "task_complete")
+        else:
+            await self._hear(reply, "input_received")
 
-    async def _reply(self, message: str, status: AgentStatus, replies: list[str | None]) -> bool:
-        """Add what the environment's user answers; False if the deadline passes before."""
+    async def _reply_to(self, message: str) -> str | None:
+        call_id = self._status.call_id("reply")
+        return await self._in_time(self._workspace.reply(message, call_id=call_id), "tool")
 
-        async def hear() -> None:
-            replies.append(await self._workspace.reply(message, call_id=status.call_id("reply")))
-
-        return await self._in_time(hear, "tool")
-
-    async def _hear(self, status: AgentStatus, text: str, move: str) -> AgentStatus:
+    async def _hear(self, text: str, move: str) -> None:
         """Add a message of the user to the conversation."""
-        item: Item = {"type": "message", "role": "user", "content": text}
-        counts = self._agent.context.count([item])
-        self._window.add([item], counts)
-        return await self._say(status, [item], counts, moves=(move,), by="user")
+        items: list[Item] = [{"type": "message", "role": "user", "content": text}]
+        counts = self._agent.context.count(items)
+        self._window.add(items, counts)
+        await self._say(items, counts, move, by="user")
 
-    async def _end(
-        self, status: AgentStatus, results: list[Item], reason: str, counts: Sequence[int] | None = None
-    ) -> AgentStatus:
+    # The log.
+
+    async def _end(self, reason: str) -> None:
         """End the turn at a limit."""
         self._reason = reason
-        return await self._say(status, results, counts, moves=("limit_reached",), reason=reason)
+        await self._say_results("limit_reached", reason=reason)
+
+    async def _log_results(self, instructions: str | None = None) -> None:
+        """Log results before a call that may change the state, or before a model is shown other instructions.
+
+        Otherwise a process that takes over between the two would run the earlier calls again, with other results.
+        """
+        moves = ("new_task",) if self._status.phase == "idle" else ()
+        invalid_calls = self._outcomes.invalid_calls
+        await self._say_results(*moves, instructions=instructions, invalid_calls=invalid_calls)
+
+    async def _say_results(self, *moves: str, **more: Any) -> None:
+        """Log the results that no entry has yet."""
+        await self._say(self._outcomes.new, self._show_results(), *moves, **more)
+        self._outcomes.mark_logged()
+
+    def _show_results(self) -> list[int]:
+        """Let the model see all results; gives the tokens of those that no entry has yet."""
+        outcomes, window = self._outcomes, self._window
+        new = outcomes.results[outcomes.shown :]
+        window.add(new, self._agent.context.count(new))
+        outcomes.shown = len(outcomes.results)
+        return window.tokens[len(window) - len(outcomes.new) :]
 
     async def _say(
         self,
-        status: AgentStatus,
         items: list[Item],
-        counts: Sequence[int] | None = None,
-        *,
-        moves: Sequence[str],
+        counts: Sequence[int],
+        *moves: str,
         by: str = "agent",
         reason: str | None = None,
+        instructions: str | None = None,
         **changes: Any,
-    ) -> AgentStatus:
+    ) -> None:
         """Log something that is not an answer of the model."""
         self._output.extend(items)
-        tokens = self._agent.context.count(items) if counts is None else counts
-        return await self._tell(Update(items, by, moves, tokens, reason=reason), status, **changes)
+        await self._log_update(Update(items, by, moves, counts, reason=reason, instructions=instructions), **changes)
 
-    async def _tell(self, said: Update, status: AgentStatus, **changes: Any) -> AgentStatus:
+    async def _log_update(self, update: Update, **changes: Any) -> None:
         """Log an update with the times that are not in the log yet."""
         times, self._unlogged = self._unlogged, Times()
         self._times += times
-        said = structs.replace(said, seconds=msgspec.to_builtins(times) or None)
-        return await self._log.say(said, after=status, **changes)
+        update = structs.replace(update, seconds=msgspec.to_builtins(times) or None)
+        self._status = await self._log.say(update, after=self._status, **changes)
+        if self._on_items is not None and update.items:
+            await self._on_items(update.items)
 
-    async def _in_time(self, work: Callable[[], Awaitable[None]], who: Literal["model", "tool"]) -> bool:
-        """Do some work, and measure how long it takes; False if the deadline passes before it is done."""
+    # The deadline.
+
+    async def _in_time(self, work: Coroutine[Any, Any, T], who: Literal["model", "tool"]) -> T:
+        """Do some work, and measure how long it takes; raises `DeadlinePassed` if it is not done before."""
         start = perf_counter()
         try:
             return await self._before_deadline(work)
         finally:
             self._unlogged += Times(**{who: perf_counter() - start})
 
-    async def _before_deadline(self, work: Callable[[], Awaitable[None]]) -> bool:
+    async def _before_deadline(self, work: Coroutine[Any, Any, T]) -> T:
         if self._until is None:
-            await work()
-            return True
+            return await work
         if asyncio.get_running_loop().time() >= self._until:
-            return False
+            work.close()
+            raise DeadlinePassed
         try:
             async with asyncio.timeout_at(self._until) as limit:
-                await work()
+                return await work
         except TimeoutError:
             if not limit.expired():
                 raise
-            return False
-        return True
+            raise DeadlinePassed from None

@@ -7,10 +7,9 @@ from typing import Any
 
 from pydantic import NonNegativeInt
 
-from stateroom.agent.calls import call_tool, output_text
-from stateroom.agent.context import Context
-from stateroom.agent.conversation import Conversation
-from stateroom.agent.state_tools import StateTools
+from stateroom.agent.agent import function_tool
+from stateroom.agent.calls import StateTools, call_tool, output_text
+from stateroom.agent.context import Context, Conversation
 from stateroom.errors import DefinitionError, ModelFailed
 from stateroom.model import (
     NO_SETTINGS,
@@ -30,13 +29,7 @@ MAX_STEPS = 10
 GREETING = "Hello! How can I help you?"
 """What a user who speaks first is shown, since a model can only answer."""
 
-END: Item = {
-    "type": "function",
-    "name": "end_conversation",
-    "description": "End the conversation: you have what you wanted, or will not get it.",
-    "parameters": {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
-    "strict": True,
-}
+END = function_tool("end_conversation", "End the conversation: you have what you wanted, or will not get it.")
 """The tool with which a user's model ends the conversation."""
 
 

@@ -6,14 +6,14 @@ A thread is a session: its log holds the conversation, and its state what the to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
-from stateroom.agent.agent import Agent, AgentLog, WrappedWorkspace
-from stateroom.agent.loop import WAITING, Trajectory, act
+from stateroom.agent.agent import Agent, WrappedWorkspace
+from stateroom.agent.loop import WAITING, OnItems, Trajectory, act
 from stateroom.agent.transcripts import task_items, transcript
 from stateroom.environment import Environment
 from stateroom.errors import (
@@ -27,17 +27,12 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.model import Item, checked_items, kind_of, text_of
-from stateroom.session import WEEK, AgentStatus, History, LogEntry, Session, Sessions, Update, read_entry
+from stateroom.session import WEEK, AgentStatus, History, Session, SessionLimits, Sessions, Update, read_entry
 from stateroom.state import State
 from stateroom.store import Head, HeadFilter, Store, open_store
 
-T = TypeVar("T")
-
 Cursor = tuple[float, str]
 """Where the next page starts: a thread's creation time and id."""
-
-OnItems = Callable[[Sequence[Item]], Awaitable[None]]
-"""Is given the items of a conversation when they are committed."""
 
 
 class ThreadState(State):
@@ -68,19 +63,18 @@ class Thread(msgspec.Struct, frozen=True):
     """For a fork: the thread and the revision that it was forked from."""
 
 
-Which = Thread | str
-"""A thread, or its id."""
+ThreadOrID = Thread | str
 
 
-class Page(msgspec.Struct, Generic[T], frozen=True):
+class ThreadPage(msgspec.Struct, frozen=True):
     """A page of threads. A page may have fewer than asked for, or none, and still not be the last."""
 
-    found: list[T]
+    threads: list[Thread]
     next: Cursor | None
     """The cursor of the next page; None on the last."""
 
 
-class Items(msgspec.Struct, frozen=True):
+class ItemPage(msgspec.Struct, frozen=True):
     """A page of a conversation."""
 
     items: list[Item]
@@ -111,7 +105,7 @@ class Threads:
         `ttl` is a thread's time to live after its last use, in seconds.
         """
         async with open_store(store_url) as store:
-            sessions = Sessions[Any](environment or ThreadEnvironment(), store, ttl=ttl)
+            sessions = Sessions[Any](environment or ThreadEnvironment(), store, SessionLimits(ttl=ttl))
             try:
                 yield cls(sessions)
             finally:
@@ -141,31 +135,31 @@ class Threads:
         row |= {"user": user} if user is not None else {}
         row |= {"metadata": dict(metadata)} if metadata else {}
         if instructions:
-            told: Item = {"type": "message", "role": "system", "content": instructions}
-            row["responses_create_params"] = {**_request(row), "input": [told, *task_items(row)]}
+            first: Item = {"type": "message", "role": "system", "content": instructions}
+            row["responses_create_params"] = {**_request(row), "input": [first, *task_items(row)]}
         session = await self.sessions.seed(row, owner=user or "")
         return await self.get(session.id)
 
-    async def get(self, thread: Which) -> Thread:
+    async def get(self, thread: ThreadOrID) -> Thread:
         """Return a thread."""
         return await self._described(await self._head(thread))
 
-    async def list(self, user: str | None = None, *, after: Cursor | None = None, limit: int = 20) -> Page[Thread]:
+    async def list(self, user: str | None = None, *, after: Cursor | None = None, limit: int = 20) -> ThreadPage:
         """Return a page of threads, newest first, of a user if one is named. `after` is the `next` of the last page."""
         environment, now = self.sessions.environment.name, self.sessions.runtime.now()
         wanted = HeadFilter(environment=environment, owner=user, status="live", at=now)
         last = None if after is None else Head(after[1], "", "", after[0], 0.0, 0)
-        heads = await self.store.find_heads(wanted, after=last, limit=limit + 1)
+        heads = await self.store.heads(wanted, after=last, limit=limit + 1)
         following = heads[limit - 1].age if len(heads) > limit else None
-        found = await asyncio.gather(*map(self._if_there, heads[:limit]))
-        return Page([thread for thread in found if thread is not None], following)
+        threads = await asyncio.gather(*map(self._if_there, heads[:limit]))
+        return ThreadPage([thread for thread in threads if thread is not None], following)
 
-    async def fork(self, thread: Which, at: int | str | None = None) -> Thread:
+    async def fork(self, thread: ThreadOrID, at: int | str | None = None) -> Thread:
         """Fork a thread at its newest revision, or at an earlier revision or checkpoint."""
         session = await self._session(thread)
         return await self.get((await session.fork(at)).id)
 
-    async def delete(self, thread: Which) -> None:
+    async def delete(self, thread: ThreadOrID) -> None:
         """Delete a thread and its conversation. Its forks stay."""
         head = await self._head(thread, include_ended=True)
         await self.store.delete(head.id)
@@ -174,7 +168,7 @@ class Threads:
     # The conversation.
 
     async def add(
-        self, thread: Which, message: str | Item | Sequence[Item], *, user: str | None = None, pin: bool = False
+        self, thread: ThreadOrID, message: str | Item | Sequence[Item], *, user: str | None = None, pin: bool = False
     ) -> AgentStatus:
         """Add a user message, an item or several to a thread; `run` answers them.
 
@@ -208,7 +202,7 @@ class Threads:
         return await session.agent.answer(text_of(items[0]), user=update.user)
 
     async def run(
-        self, thread: Which, agent: Agent, *, on_items: OnItems | None = None, simulated_user: bool = True
+        self, thread: ThreadOrID, agent: Agent, *, on_items: OnItems | None = None, simulated_user: bool = True
     ) -> Trajectory:
         """Run an agent on what is new in a thread, and return what was said since.
 
@@ -221,10 +215,7 @@ class Threads:
             asked = task_items(session.task.model_dump(include={"responses_create_params"}))
             await self._begin(session, asked)
             workspace = session if simulated_user else _InPerson(session)
-            if on_items is None:
-                return await act(workspace, session.agent, agent, session.tools, asked)
-            log = _ObservedLog(session.agent, on_items)
-            return await act(workspace, log, agent, session.tools, asked, on_step=_log_results_at_once)
+            return await act(workspace, session.agent, agent, session.tools, asked, on_items=on_items)
 
     async def _begin(self, session: Session[Any], asked: Sequence[Item]) -> None:
         """Raise `InvalidMove` if there is nothing to answer; move a failed agent on."""
@@ -234,11 +225,11 @@ class Threads:
         elif status.phase == lifecycle.start and "user" not in map(kind_of, asked):
             raise InvalidMove(status.phase, "plan_ready", ", ".join(lifecycle.possible(status.phase)))
 
-    async def cancel(self, thread: Which, reason: str = "") -> AgentStatus:
+    async def cancel(self, thread: ThreadOrID, reason: str = "") -> AgentStatus:
         """Cancel the agent of a thread; the process that runs it stops before its next step."""
         return await (await self._session(thread)).agent.cancel(reason)
 
-    async def items(self, thread: Which, *, after: int = 0, limit: int | None = None) -> Items:
+    async def items(self, thread: ThreadOrID, *, after: int = 0, limit: int | None = None) -> ItemPage:
         """Return the conversation after a revision.
 
         A page ends after `limit` items; items that were added together stay on one page.
@@ -246,19 +237,19 @@ class Threads:
         head = await self._head(thread)
         items: list[Item] = []
         revisions: list[int] = []
-        for said in await transcript(self.store, head.id, after):
+        for utterance in await transcript(self.store, head.id, after):
             if limit is not None and len(items) >= limit:
-                return Items(items, revisions, revisions[-1])
-            items += said.items
-            revisions += [said.revision] * len(said.items)
-        return Items(items, revisions, None)
+                return ItemPage(items, revisions, revisions[-1])
+            items += utterance.items
+            revisions += [utterance.revision] * len(utterance.items)
+        return ItemPage(items, revisions, None)
 
     # The store.
 
-    async def _session(self, thread: Which) -> Session[Any]:
+    async def _session(self, thread: ThreadOrID) -> Session[Any]:
         return await self.sessions.open(_id(thread))
 
-    async def _head(self, thread: Which, *, include_ended: bool = False) -> Head:
+    async def _head(self, thread: ThreadOrID, *, include_ended: bool = False) -> Head:
         head, environment = await self.store.head(_id(thread)), self.sessions.environment.name
         if head.environment != environment:
             raise SessionError(head.id, f"session {head.id!r} belongs to {head.environment}, not to {environment}")
@@ -303,7 +294,7 @@ def _named(item: Item, user: str | None) -> Item:
     return item if user is None or kind_of(item) != "user" else {**item, "name": user}
 
 
-def _id(thread: Which) -> str:
+def _id(thread: ThreadOrID) -> str:
     return thread if isinstance(thread, str) else thread.id
 
 
@@ -312,34 +303,3 @@ class _InPerson(WrappedWorkspace):
 
     replies = False
     opens = False
-
-
-async def _log_results_at_once(items: Sequence[Item]) -> None:
-    """With it, results are committed when there are some, and not with the next answer."""
-
-
-class _ObservedLog:
-    """An agent's log that calls back with the items of each commit."""
-
-    def __init__(self, log: AgentLog, on_items: OnItems) -> None:
-        self._log = log
-        self._on_items = on_items
-
-    @property
-    def status(self) -> AgentStatus:
-        return self._log.status
-
-    async def load(self) -> AgentStatus:
-        return await self._log.load()
-
-    async def say(self, update: Update, *, after: AgentStatus | None = None, **changes: Any) -> AgentStatus:
-        status = await self._log.say(update, after=after, **changes)
-        if update.items:
-            await self._on_items(update.items)
-        return status
-
-    async def compact(self, window: dict[str, Any], *, after: AgentStatus | None = None) -> AgentStatus:
-        return await self._log.compact(window, after=after)
-
-    async def said(self, since: int = 0) -> list[LogEntry]:
-        return await self._log.said(since)

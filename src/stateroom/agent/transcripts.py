@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from stateroom.agent.agent import AgentLog
-from stateroom.agent.plan import plans_in
-from stateroom.agent.task import TaskState
+from stateroom.agent.plan import TaskState, plans_in
 from stateroom.model import Item, Usage, input_items
 from stateroom.session import History, LogEntry
 from stateroom.store import Store
@@ -40,7 +40,7 @@ class Times(msgspec.Struct, frozen=True, omit_defaults=True):
         return Times(round(self.model + other.model, 6), round(self.tool + other.tool, 6))
 
 
-class Recalled(NamedTuple):
+class WholeConversation(NamedTuple):
     """A whole conversation of an agent."""
 
     items: list[Item]
@@ -61,10 +61,10 @@ async def transcript(store: Store, session: str, after: int = 0) -> list[Utteran
     It leaves out what a rewind has undone. Raises `UnknownRevision` if a part was pruned.
     """
     entries = await History(store).line(session, after=after, kinds=("seed", "message"))
-    return [each for each in map(_utterance, entries) if each.items or each.reason]
+    return [utterance for utterance in map(_utterance, entries) if utterance.items or utterance.reason]
 
 
-async def recall(log: AgentLog) -> Recalled:
+async def recall(log: AgentLog) -> WholeConversation:
     """The whole conversation in a log, also the part that the model no longer sees."""
     items: list[Item] = []
     usage: Usage | None = None
@@ -75,13 +75,18 @@ async def recall(log: AgentLog) -> Recalled:
             if reported := entry.facts.get("usage"):
                 usage = (usage or Usage()) + Usage(**reported)
             times += Times(**entry.facts.get("seconds") or {})
-    return Recalled(items, usage, times)
+    return WholeConversation(items, usage, times)
+
+
+def request_of(row: Any) -> Mapping[str, Any]:
+    """The request in a task row, `responses_create_params`; empty if that is not an object."""
+    request = row.get("responses_create_params") if isinstance(row, dict) else None
+    return request if isinstance(request, dict) else {}
 
 
 def task_items(row: Any) -> list[Item]:
     """The items in the input of a task row; anything else there is left out."""
-    request = row.get("responses_create_params") if isinstance(row, dict) else None
-    given = request.get("input") if isinstance(request, dict) else None
+    given = request_of(row).get("input")
     return [item for item in input_items(given) if isinstance(item, dict)] if isinstance(given, str | list) else []
 
 

@@ -15,32 +15,20 @@ from typer.main import get_command
 from stateroom.cli import (
     branch,
     chat,
-    check,
-    compare,
     config,
     data,
     demo,
     environments,
-    export,
-    init,
-    mcp,
-    migrate,
-    model,
-    profile,
     replay,
-    reverify,
     run,
     runs,
     serve,
     sessions,
-    show,
     store,
-    studio,
     train,
-    tree,
 )
-from stateroom.cli.command import command
-from stateroom.cli.output import errors
+from stateroom.cli.command import Commands
+from stateroom.cli.output import complain
 from stateroom.environment import find_environment, registered
 from stateroom.errors import EngineFailed, InvalidOption, StateroomError, shortened
 from stateroom.options import Option, options
@@ -99,8 +87,8 @@ class ReadOptions:
             raise InvalidOption("accept_defaults", "not together with a configuration")
         given = words["environment"] if "environment" in words else words["env"]
         named = [given] if isinstance(given, str) else given
-        for found in map(find_environment, registered() if named is None else named):
-            for kind in (found.state_type, *found.shared_types.values()):
+        for environment in map(find_environment, registered() if named is None else named):
+            for kind in (environment.state_type, *environment.shared_types.values()):
                 if kind is not None:
                     kind.accept_defaults()
 
@@ -114,7 +102,7 @@ class TerminalHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         is_ours = record.name.partition(".")[0] == "stateroom"
         if self.level or record.levelno >= (logging.ERROR if is_ours else logging.WARNING):
-            errors.print(shortened(self.format(record)), soft_wrap=True)
+            complain(shortened(self.format(record)), "")
 
 
 def log_to_terminal(level: int = logging.NOTSET) -> None:
@@ -126,36 +114,31 @@ def log_to_terminal(level: int = logging.NOTSET) -> None:
     logging.root.setLevel(level or logging.WARNING)
 
 
-app = typer.Typer(
-    callback=stateroom,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command()(demo.demo)
-app.command()(init.init)
-app.command()(command(check.check, LogOptions))
-app.command()(command(run.run, LogOptions, ReadOptions))
-app.command()(command(branch.branch, LogOptions))
-app.command()(command(chat.chat, LogOptions, ReadOptions))
-app.command()(runs.runs)
-app.command()(show.show)
-app.command()(compare.compare)
-app.command()(profile.profile)
-app.command()(export.export)
-app.command()(command(train.train, LogOptions))
-app.command()(tree.tree)
-app.command()(command(reverify.reverify, LogOptions, ReadOptions))
-app.command()(command(replay.replay, LogOptions, ReadOptions))
-app.command()(command(studio.studio))
-app.command(cls=serve.ServeCommand)(command(serve.serve))
-app.command()(command(mcp.mcp))
-app.command()(environments.environments)
-app.command()(environments.tasks)
-app.command()(command(migrate.migrate, LogOptions, ReadOptions))
+app = Commands(callback=stateroom, add_completion=False, pretty_exceptions_enable=False)
+app.add(demo.demo)
+app.add(environments.init)
+app.add(environments.check, LogOptions)
+app.add(run.run, LogOptions, ReadOptions)
+app.add(branch.branch, LogOptions)
+app.add(chat.chat, LogOptions, ReadOptions)
+app.add(runs.runs)
+app.add(runs.show)
+app.add(runs.compare)
+app.add(runs.profile)
+app.add(train.export)
+app.add(train.train, LogOptions)
+app.add(branch.tree)
+app.add(replay.reverify, LogOptions, ReadOptions)
+app.add(replay.replay, LogOptions, ReadOptions)
+app.add(serve.studio)
+app.add(serve.serve, cls=serve.ServeCommand)
+app.add(serve.mcp)
+app.add(environments.environments)
+app.add(environments.tasks)
+app.add(store.migrate, LogOptions, ReadOptions)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(store.app, name="store")
-app.add_typer(model.app, name="model")
+app.add_typer(serve.models, name="model")
 app.add_typer(data.app, name="data")
 app.add_typer(config.app, name="config")
 
@@ -182,10 +165,8 @@ def main() -> None:
     try:
         _command()()
     except OSError as error:
-        errors.print(
-            f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "), style="red", soft_wrap=True
-        )
+        complain(f"error: {error.strerror or error}: {error.filename or ''}".rstrip(": "))
         sys.exit(2)
     except StateroomError as error:
-        errors.print(f"error: {error}", style="red", soft_wrap=True)
+        complain(f"error: {error}")
         sys.exit(1 if isinstance(error, EngineFailed) else 2)

@@ -14,10 +14,10 @@ import typer
 from pydantic import Field
 
 from stateroom.agent import WAITING, Threads, task_items
-from stateroom.cli.options import STORE_VARIABLE
-from stateroom.cli.output import console, counted, errors, print_line, print_said, print_state
+from stateroom.cli.options import STORE_VARIABLE, TaskNumber, task_of
+from stateroom.cli.output import complain, console, counted, print_conversation, print_line, print_state, say
+from stateroom.cli.runs import LONGEST, verdict_lines
 from stateroom.cli.sessions import print_log
-from stateroom.cli.show import LONGEST, verdict_lines
 from stateroom.environment import variant_of
 from stateroom.errors import InvalidArguments, InvalidMove, NotFound, StateroomError
 from stateroom.model import Item, kind_of, text_of
@@ -65,7 +65,7 @@ class ChatOptions(EpisodeOptions):
 
 def chat(
     options: ChatOptions,
-    task: Annotated[int, typer.Option(min=0, help="The number of the task that the session is for.")] = 0,
+    task: TaskNumber = 0,
     session: Annotated[
         str | None, typer.Option(help="Go on in this session, or in a fork if it has ended.", show_default=False)
     ] = None,
@@ -99,8 +99,8 @@ def chat(
         finally:
             runner.run(talk.close())
     where = f" --store {without_secrets(options.store)}" if options.store else ""
-    told = f"to go on: stateroom chat {options.environment} --model {options.model} --session {talk.session.id}{where}"
-    console.print(told, style="dim", soft_wrap=True)
+    chat_again = f"stateroom chat {options.environment} --model {options.model} --session {talk.session.id}{where}"
+    say(f"to go on: {chat_again}", "dim")
 
 
 def _lines() -> Iterator[str]:
@@ -127,7 +127,7 @@ def _carry_out(runner: asyncio.Runner, talk: Chat, line: str) -> None:
         runner.run(talk.stop())
         console.print("stopped", style="yellow")
     except StateroomError as error:
-        errors.print(f"error: {error}", style="red", soft_wrap=True)
+        complain(f"error: {error}")
 
 
 class Chat:
@@ -145,10 +145,8 @@ class Chat:
 
     async def begin(self, task: int) -> None:
         """Seed a session for a task. Its user is the person: what the task's user says is only proposed."""
-        tasks = self._tasks
-        if task >= len(tasks):
-            raise NotFound(f"there is no task {task}; the tasks are 0 to {len(tasks) - 1}")
-        row, items = tasks[task], task_items(tasks[task])
+        row = task_of(self._tasks, task)
+        items = task_items(row)
         if items and kind_of(items[-1]) == "user":
             self._prompt = text_of(items.pop())
         row = {**row, "responses_create_params": {**row.get("responses_create_params", {}), "input": items}}
@@ -161,9 +159,9 @@ class Chat:
         """Go on in a session, or in a fork of one that has ended; what was said is shown."""
         store = await self._open()
         self._prepare(store, read_entry(await History(store).seed(await store.head(session))).input)
-        found = await self._threads.sessions.open(session, include_closed=True)
-        ended = found.closed or found.verdict is not None
-        self._enter(await found.fork() if ended else found, since=0)
+        opened = await self._threads.sessions.open(session, include_closed=True)
+        ended = opened.closed or opened.verdict is not None
+        self._enter(await opened.fork() if ended else opened, since=0)
         await self._show()
 
     async def _open(self) -> Store:
@@ -183,7 +181,7 @@ class Chat:
         self._transcript = Transcript(self._threads.store, session.id, since)
         self._begin_turn()
         who = f"{self._plan.environment.name}, by {self._plan.model.name}"
-        console.print(f"session {session.id} of {who}; /help lists the commands", style="dim", soft_wrap=True)
+        say(f"session {session.id} of {who}; /help lists the commands", "dim")
 
     async def close(self) -> None:
         await self._opened.aclose()
@@ -229,9 +227,11 @@ class Chat:
             elif entry.kind == "rewind":
                 for line in lines(changes):
                     print_line("", line, "green")
-        said = with_changes(self._items, self._steps)[self._shown :]
-        self._shown += len(said)
-        print_said([each for each in said if self.echoes or each[0].get("role") != "user"], LONGEST)
+        new = with_changes(self._items, self._steps)[self._shown :]
+        self._shown += len(new)
+        print_conversation(
+            [(item, changes) for item, changes in new if self.echoes or item.get("role") != "user"], LONGEST
+        )
 
     # Commands.
 

@@ -1,27 +1,45 @@
-"""`command`: a function as a command, whose options are those of classes.
+"""`command`: a function as a command, whose options are those of classes, and which gives what is to be shown.
 
 A parameter whose type is a class of options stands for all of them: the command line gets an option for each field,
-with its help, bounds and short flag. `Given[…]` of a class leaves it to the function to add what a file says.
+with its help, bounds and short flag. `OptionSources[…]` of a class leaves it to the function to add what a file says.
+The function may be async. If it gives an `Output`, the command has `--json` too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import asyncio
+import re
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
-from inspect import Parameter, signature
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from inspect import Parameter, iscoroutine, signature
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from annotated_types import Ge, Le
 
-from stateroom.errors import InvalidArguments, InvalidOption
+from stateroom.cli.output import print_json
+from stateroom.errors import InvalidOption, StateroomError
 from stateroom.options import OptionField, are_options, flag_of, make_options, option_fields
 
+F = TypeVar("F", bound=Callable[..., Any])
 O = TypeVar("O")  # noqa: E741 - for options
+
+AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Output(NamedTuple):
+    """What a command gives."""
+
+    data: Callable[[], Any]
+    """For programs, with `--json`."""
+    show: Callable[[], None]
+    """For a person."""
+    code: int = 0
+    """The exit code."""
 
 
 @dataclass(frozen=True)
-class Given(Generic[O]):
+class OptionSources(Generic[O]):
     """What the command line and environment variables say, of the options of a class."""
 
     kind: type[O]
@@ -35,28 +53,50 @@ class Given(Generic[O]):
         return make_options(self.kind, **{**self.variables, **in_file, **self.typed, **own})
 
 
-def command(function: Callable[..., None], *before: type[Any]) -> Callable[..., None]:
+class Commands(typer.Typer):
+    """A group of commands, each a function; see `command`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(no_args_is_help=True, **settings)
+
+    def add(self, function: F, *before: type[Any], name: str | None = None, **settings: Any) -> F:
+        """Add a command, by default with the function's name."""
+        super().command(name, **settings)(command(function, *before))
+        return function
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+        """The same for a decorator."""
+        return lambda function: self.add(function, name=name, **settings)
+
+
+def command(function: Callable[..., Any], *before: type[Any]) -> Callable[..., None]:
     """A function as a command for typer; classes of options come `before` it, and their objects are called first."""
     hints = get_type_hints(function, include_extras=True)
+    gives_output = hints.pop("return", None) is Output
     kinds = {name: kind for name, hint in hints.items() if (kind := _kind(hint)) is not None}
-    fields = {each.name: each for kind in (*kinds.values(), *before) for each in option_fields(kind).values()}
+    fields = {name for kind in (*kinds.values(), *before) for name in option_fields(kind)}
 
     def run(context: typer.Context, **words: Any) -> None:
-        own = {name: words[name] for name in signature(function).parameters if name in words and name not in fields}
         try:
             for kind in before:
                 _given(kind, context, words).options({})(words)
+            own = {name: words[name] for name in hints if name not in kinds}
             for name, kind in kinds.items():
                 given = _given(kind, context, words)
-                own[name] = given if get_origin(hints[name]) is Given else given.options({})
-            function(**own)
-        except InvalidOption as error:
-            shown = fields[error.option].shown if error.option in fields else flag_of(error.option)
-            raise InvalidArguments(f"{shown}: {error.message}") from error
+                own[name] = given if get_origin(hints[name]) is OptionSources else given.options({})
+            output = function(**own)
+            output = asyncio.run(output) if iscoroutine(output) else output
+        except StateroomError as error:
+            error.args = (_with_flags(error, context, fields),)
+            raise
+        if gives_output:
+            _print(output, as_json=words["json_output"])
 
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     parameters = [Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
     parameters += _parameters(function, hints, kinds)
+    if gives_output:
+        parameters.append(Parameter("json_output", Parameter.KEYWORD_ONLY, default=False, annotation=AsJSON))
     for kind in before:
         parameters += map(_parameter, option_fields(kind).values())
     run.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -64,14 +104,39 @@ def command(function: Callable[..., None], *before: type[Any]) -> Callable[..., 
     return run
 
 
+def _print(output: Output, *, as_json: bool) -> None:
+    if as_json:
+        print_json(output.data())
+    else:
+        output.show()
+    if output.code:
+        raise typer.Exit(output.code)
+
+
+def _with_flags(error: StateroomError, context: typer.Context, fields: Container[str]) -> str:
+    """The text of an error, with flags for the `fields`: options that the library names as in Python, `env_args`."""
+    shown = {str(each.name): _shown(each) for each in context.command.params}
+    text = str(error)
+    if isinstance(error, InvalidOption):
+        text = f"{shown.get(error.option) or flag_of(error.option)}: {error.message}"
+    return re.sub(r"`(\w+)`", lambda match: shown[match[1]] if match[1] in fields else match[0], text)
+
+
+def _shown(parameter: Any) -> str:
+    """A parameter as a person writes it."""
+    if parameter.param_type_name == "option":
+        return str(parameter.opts[0])
+    return parameter.metavar or str(parameter.name).upper()
+
+
 def _kind(hint: Any) -> type[Any] | None:
     """The class of options that a type names, if it names one."""
-    kind = get_args(hint)[0] if get_origin(hint) is Given else hint
+    kind = get_args(hint)[0] if get_origin(hint) is OptionSources else hint
     return kind if are_options(kind) else None
 
 
 def _parameters(
-    function: Callable[..., None], hints: Mapping[str, Any], kinds: Mapping[str, type[Any]]
+    function: Callable[..., Any], hints: Mapping[str, Any], kinds: Mapping[str, type[Any]]
 ) -> Iterator[Parameter]:
     for each in signature(function).parameters.values():
         if each.name in kinds:
@@ -100,13 +165,13 @@ def _parameter(field: OptionField) -> Parameter:
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
 
 
-def _given(kind: type[O], context: typer.Context, words: Mapping[str, Any]) -> Given[O]:
+def _given(kind: type[O], context: typer.Context, words: Mapping[str, Any]) -> OptionSources[O]:
     sources: dict[str, dict[str, Any]] = {"COMMANDLINE": {}, "ENVIRONMENT": {}}
     for field in option_fields(kind).values():
         source = context.get_parameter_source(field.name)
         if source is not None and source.name in sources:
             sources[source.name][field.name] = _value(field, words[field.name])
-    return Given(kind, sources["COMMANDLINE"], sources["ENVIRONMENT"])
+    return OptionSources(kind, sources["COMMANDLINE"], sources["ENVIRONMENT"])
 
 
 def _value(field: OptionField, given: Any) -> Any:
@@ -114,13 +179,13 @@ def _value(field: OptionField, given: Any) -> Any:
     if field.kind != dict[str, Any]:
         return given
     value = field.option.value
-    return {name: value(text) for name, text in pairs(given, field.flag, field.option.example)}
+    return {name: value(text) for name, text in pairs(given, field.name, field.option.example)}
 
 
-def pairs(given: list[str] | None, flag: str, example: str) -> Iterator[tuple[str, str]]:
-    """What was given as NAME=VALUE."""
-    for each in given or ():
-        name, is_there, value = each.partition("=")
+def pairs(given: list[str] | None, option: str, example: str) -> Iterator[tuple[str, str]]:
+    """What was given for an option as NAME=VALUE."""
+    for text in given or ():
+        name, is_there, value = text.partition("=")
         if not (name and is_there):
-            raise typer.BadParameter(f"{each!r} should be NAME=VALUE, such as {example}", param_hint=flag)
+            raise InvalidOption(option, f"{text!r} should be NAME=VALUE, such as {example}")
         yield name, value

@@ -14,9 +14,9 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema, to_jsonable_python
 from rich.text import Text
 
+from stateroom.cli.command import Commands, Output
 from stateroom.cli.configuration import ConfigFiles, Configuration, Overrides, config_type
-from stateroom.cli.options import AsJSON
-from stateroom.cli.output import console, errors, print_json
+from stateroom.cli.output import note, say
 from stateroom.config import Node, import_gym
 from stateroom.jsonl import replace_lines
 from stateroom.rollout import ensure_new
@@ -25,15 +25,11 @@ from stateroom.store import HIDDEN, hide_secrets
 FREE = (("args",), ("settings",))
 """Keys whose values may be anything, also secrets."""
 
-app = typer.Typer(no_args_is_help=True, help="Show, describe and import configuration files.")
+app = Commands(help="Show, describe and import configuration files.")
 
 
 @app.command()
-def show(
-    overrides: Overrides = None,
-    config: ConfigFiles = None,
-    json_output: AsJSON = False,
-) -> None:
+def show(overrides: Overrides = None, config: ConfigFiles = None) -> Output:
     """Print what configuration files come to, with the origin of each value. No secret is shown.
 
     By default it reads stateroom.yaml in the current folder.
@@ -44,10 +40,10 @@ def show(
     """
     configuration = Configuration.load(config or [Path("stateroom.yaml")], overrides or ())
     values = [*_values(configuration.values, configuration.document, ())]
-    if json_output:
-        print_json([{"key": ".".join(each.path), "value": each.shown, "origin": each.origin} for each in values])
-    else:
-        _print(values)
+    return Output(
+        lambda: [{"key": ".".join(each.path), "value": each.shown, "origin": each.origin} for each in values],
+        lambda: _print(values),
+    )
 
 
 @app.command()
@@ -81,8 +77,8 @@ def import_(
     else:
         ensure_new(output)
         replace_lines(output, [text.encode()])
-    for note in found.notes:
-        errors.print(f"to do: {note}", style="yellow", soft_wrap=True)
+    for problem in found.notes:
+        note(f"to do: {problem}")
 
 
 class _Schema(GenerateJsonSchema):
@@ -168,4 +164,4 @@ def _print(values: Sequence[_Value]) -> None:
     width = max((len(text) for text, origin in lines if origin), default=0)
     for text, origin in lines:
         comment = (f"{'':{width - len(text)}}  # {origin}", "dim") if origin else ""
-        console.print(Text.assemble(text, comment), soft_wrap=True)
+        say(Text.assemble(text, comment))

@@ -14,8 +14,8 @@ import typer
 from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from stateroom.cli.command import Given
-from stateroom.cli.studio import ServeWithStudio
+from stateroom.cli.command import OptionSources
+from stateroom.cli.options import ServeWithStudio
 from stateroom.config import Node, merged, overrides_of, read_document
 from stateroom.errors import BadConfig, InvalidOption, format_path
 from stateroom.options import option_fields, suggestion
@@ -212,7 +212,7 @@ def names_and_overrides(words: Sequence[str], files: Sequence[Path] | None) -> t
     return names, overrides
 
 
-def run_options(configuration: Configuration, name: str, given: Given[RunOptions]) -> dict[str, RunOptions]:
+def run_options(configuration: Configuration, name: str, given: OptionSources[RunOptions]) -> dict[str, RunOptions]:
     """The options of each environment of a run in a file, by the environment's name."""
     section = _given(configuration.values.runs[name])
     names = section.pop("environments")
@@ -235,7 +235,9 @@ def run_options(configuration: Configuration, name: str, given: Given[RunOptions
     return found
 
 
-def serve_options(configuration: Configuration, names: Sequence[str], given: Given[ServeWithStudio]) -> ServeWithStudio:
+def serve_options(
+    configuration: Configuration, names: Sequence[str], given: OptionSources[ServeWithStudio]
+) -> ServeWithStudio:
     """The options of a server: of the environments with these names or, by default, those of the file."""
     section = {} if configuration.values.serve is None else _given(configuration.values.serve)
     own = section.pop("environments", [])

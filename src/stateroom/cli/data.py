@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from stateroom.agent import Tiktoken, TokenCounter, TokenizerFile
-from stateroom.cli.command import pairs
-from stateroom.cli.options import AsJSON, EnvArgs, Seed, env_args_of
-from stateroom.cli.output import console, counted, errors, number, print_json, table, warn
-from stateroom.data import DataReport, FieldStats, Part, check_rows, measure_rows, split_rows
-from stateroom.environment import make_environment
-from stateroom.errors import BadTask, needs
+from stateroom.cli.command import Commands, Output, pairs
+from stateroom.cli.options import NamedEnvironment
+from stateroom.cli.output import complain, console, counted, number, print_hidden, print_table, say, warn, with_progress
+from stateroom.data import DataReport, DataStats, FieldStats, Part, check_rows, measure_rows, split_rows
+from stateroom.errors import BadTask, InvalidOption, needs
 from stateroom.jsonl import replace_lines
-from stateroom.rollout import BAR_DELAY_SECONDS, ProgressBar, read_source
-
-T = TypeVar("T")
+from stateroom.rollout import SourceRow, read_source
 
 SHOWN_VALUES = 5
 """Values of a field that are shown; --json has all that are counted."""
 
-app = typer.Typer(no_args_is_help=True, help="Check, measure and split files of rows; make tasks of raw data.")
+app = Commands(help="Check, measure and split files of rows; make tasks of raw data.")
 
 Source = Annotated[
     Path,
@@ -37,31 +34,23 @@ Show = Annotated[int, typer.Option("--show", min=0, help="Problems that are show
 
 
 @app.command()
-def check(
-    env: Annotated[str, typer.Argument(help="A registered name, module:Class or path.py:Class.", show_default=False)],
-    file: Source,
-    env_arg: EnvArgs = None,
-    show: Show = 10,
-    json_output: AsJSON = False,
-) -> None:
+def check(options: NamedEnvironment, file: Source, show: Show = 10) -> Output:
     """Check each row of a file against the environment's type of tasks, in bounded memory.
 
     The exit code is 1 if a row cannot be used.
 
     Example: stateroom data check counter tasks.jsonl
     """
-    environment = make_environment(env, env_args_of(env_arg))
-    report = check_rows(_shown(f"checking {file.name}", read_source(file)), environment, show)
-    if json_output:
-        print_json(vars(report))
-    else:
+    report = check_rows(_rows("checking", file), options.make(), show)
+    if report.without_prompt:
+        rows = counted(report.without_prompt, "row has", "rows have")
+        warn(f"{rows} no prompt; put one into responses_create_params.input")
+
+    def print_report() -> None:
         console.print(f"{counted(report.rows, 'row', 'rows')}, {counted(report.problems, 'problem', 'problems')}")
         _print_problems(report)
-    if report.without_prompt:
-        told = counted(report.without_prompt, "row has", "rows have")
-        warn(f"{told} no prompt; put one into responses_create_params.input")
-    if report.problems:
-        raise typer.Exit(1)
+
+    return Output(lambda: vars(report), print_report, 1 if report.problems else 0)
 
 
 @app.command()
@@ -75,32 +64,29 @@ def stats(
             show_default=False,
         ),
     ] = None,
-    json_output: AsJSON = False,
-) -> None:
+) -> Output:
     """Count the rows of a file, measure their prompts, and show what their fields hold.
 
     Example: stateroom data stats tasks.jsonl --tokenizer tokenizer.json
     """
-    found = measure_rows(_shown(f"reading {file.name}", read_source(file)), _counter(tokenizer))
-    lengths = {"characters": found.characters, "tokens": found.tokens}
-    prompts = {name: each.figures() for name, each in lengths.items() if each}
-    if json_output:
-        fields = {name: _data(each) for name, each in found.fields.items()}
-        told = {"rows": found.rows, "without_prompt": found.without_prompt, "prompts": prompts, "fields": fields}
-        print_json(told)
-        return
-    bare = f", {found.without_prompt:,} without a prompt" if found.without_prompt else ""
-    console.print(f"{counted(found.rows, 'row', 'rows')}{bare}", style="bold")
-    if prompts:
-        made = table("prompt", "min#", "median#", "mean#", "p95#", "max#")
-        for name, figures in prompts.items():
-            made.add_row(name, *(f"{figure:,.0f}" for figure in figures.values()))
-        console.print(made)
-    if found.fields:
-        made = table("field", "rows#", "what it holds")
-        for name, each in found.fields.items():
-            made.add_row(name, f"{each.rows:,}", _description(each))
-        console.print(made)
+    stats = measure_rows(_rows("reading", file), _counter(tokenizer))
+    lengths = {"characters": stats.characters, "tokens": stats.tokens}
+    prompts = {name: of_prompts.figures() for name, of_prompts in lengths.items() if of_prompts}
+
+    def data() -> dict[str, Any]:
+        fields = {name: _field_data(field) for name, field in stats.fields.items()}
+        return {"rows": stats.rows, "without_prompt": stats.without_prompt, "prompts": prompts, "fields": fields}
+
+    return Output(data, lambda: _print_stats(stats, prompts))
+
+
+def _print_stats(stats: DataStats, prompts: dict[str, dict[str, float]]) -> None:
+    bare = f", {stats.without_prompt:,} without a prompt" if stats.without_prompt else ""
+    console.print(f"{counted(stats.rows, 'row', 'rows')}{bare}", style="bold")
+    lengths = [(name, *(f"{figure:,.0f}" for figure in figures.values())) for name, figures in prompts.items()]
+    print_table(("prompt", "min#", "median#", "mean#", "p95#", "max#"), lengths)
+    fields = [(name, field.rows, _description(field)) for name, field in stats.fields.items()]
+    print_table(("field", "rows#", "what it holds"), fields)
 
 
 @app.command()
@@ -115,13 +101,12 @@ def split(
     by: Annotated[
         str | None, typer.Option(help="The field of a group: its rows are in the same part.", show_default=False)
     ] = None,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(help="The random seed of the split.")] = 0,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The folder to write to; by default that of the file.", show_default=False),
     ] = None,
-    json_output: AsJSON = False,
-) -> None:
+) -> Output:
     """Split the rows of a file at random, by ratio. Each part is a JSONL file: FILE_NAME.jsonl.
 
     The same seed gives the same split. No group is split over two files.
@@ -129,20 +114,21 @@ def split(
     Example: stateroom data split tasks.jsonl train=0.9 test=0.1 --by family
     """
     wanted = _parts(parts)
-    part_of = split_rows(_shown(f"reading {file.name}", read_source(file)), wanted, by=by, seed=seed)
+    part_of = split_rows(_rows("reading", file), wanted, by=by, seed=seed)
     folder = output or file.parent
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
     for place, part in enumerate(wanted):
         path = folder / f"{file.stem}_{part.name}.jsonl"
-        rows = _shown(f"writing {path.name}", read_source(file))
+        rows = with_progress(f"writing {path.name}", read_source(file))
         replace_lines(path, (row.line() for own, row in zip(part_of, rows, strict=True) if own == place))
         written[str(path)] = part_of.count(place)
-    if json_output:
-        print_json(written)
-        return
-    for name, count in written.items():
-        console.print(f"{counted(count, 'row', 'rows')} in {name}", soft_wrap=True)
+
+    def show() -> None:
+        for name, count in written.items():
+            say(f"{counted(count, 'row', 'rows')} in {name}")
+
+    return Output(lambda: written, show)
 
 
 @app.command()
@@ -162,8 +148,7 @@ def render(
         ),
     ] = None,
     show: Show = 10,
-    json_output: AsJSON = False,
-) -> None:
+) -> Output:
     """Make task rows of raw rows: templates in sandboxed Jinja are filled with the fields of each row.
 
     If one of them cannot be filled nothing is written, and the exit code is 1.
@@ -173,17 +158,17 @@ def render(
     with needs("templates", "data"):
         from stateroom.data import TemplateProcess  # noqa: PLC0415 - an extra
     texts = [None if path is None else path.read_text(encoding="utf-8") for path in (prompt, system)]
-    template = TemplateProcess(str(texts[0]), texts[1], dict(pairs(field, "--field", "answer='capital | lower'")))
+    template = TemplateProcess(str(texts[0]), texts[1], dict(pairs(field, "field", "answer='capital | lower'")))
     report = DataReport()
 
     def lines() -> Iterator[bytes]:
-        for each in _shown(f"rendering {file.name}", read_source(file)):
+        for source in _rows("rendering", file):
             report.rows += 1
-            raw = each.row()
+            raw = source.row()
             try:
                 yield template.line(raw)
             except BadTask as error:
-                report.add(f"{each.where}: {error}", show)
+                report.add(f"{source.where}: {error}", show)
         if report.problems:
             raise BadTask(f"{counted(report.problems, 'row', 'rows')} of {report.rows:,} cannot be rendered")
 
@@ -193,33 +178,24 @@ def render(
     except BadTask as error:
         if not report.problems:
             raise
-        errors.print(f"error: {error}; nothing is written", style="red", soft_wrap=True)
+        complain(f"error: {error}; nothing is written")
         _print_problems(report)
         raise typer.Exit(1) from None
-    if json_output:
-        print_json({"rows": report.rows, "file": str(output)})
-    else:
-        console.print(f"{counted(report.rows, 'task', 'tasks')} in {output}", soft_wrap=True)
+    return Output(
+        lambda: {"rows": report.rows, "file": str(output)},
+        lambda: say(f"{counted(report.rows, 'task', 'tasks')} in {output}"),
+    )
 
 
-def _shown(what: str, rows: Iterable[T]) -> Iterator[T]:
-    """Rows, with progress if they take longer than two seconds."""
-    bar = ProgressBar(what)
-    try:
-        for each in rows:
-            yield each
-            bar.advance()
-            if bar.seconds > BAR_DELAY_SECONDS:
-                bar.start()
-    finally:
-        bar.stop()
+def _rows(doing: str, file: Path) -> Iterator[SourceRow]:
+    """The rows of a file, with progress."""
+    return with_progress(f"{doing} {file.name}", read_source(file))
 
 
 def _print_problems(report: DataReport) -> None:
-    for each in report.first:
-        console.print(each, style="red", soft_wrap=True)
-    if report.problems > len(report.first):
-        console.print(f"and {report.problems - len(report.first):,} more; --show N shows N of them", style="dim")
+    for problem in report.first:
+        say(problem, "red")
+    print_hidden(report.problems - len(report.first), "--show N shows N of them")
 
 
 def _counter(tokenizer: str | None) -> TokenCounter | None:
@@ -229,17 +205,15 @@ def _counter(tokenizer: str | None) -> TokenCounter | None:
 
 
 def _parts(given: list[str]) -> list[Part]:
-    found = []
-    for name, text in pairs(given, "NAME=RATIO", "train=0.9"):
+    parts = []
+    for name, text in pairs(given, "parts", "train=0.9"):
         try:
-            found.append(Part(name, float(text)))
+            parts.append(Part(name, float(text)))
         except ValueError:
-            raise typer.BadParameter(f"{text!r} is not a number", param_hint=name) from None
-    if len(found) < 2 or len({part.name for part in found}) < len(found) or not all(part.ratio > 0 for part in found):
-        raise typer.BadParameter(
-            "give two parts or more, with different names and ratios above 0", param_hint="NAME=RATIO"
-        )
-    return found
+            raise InvalidOption("parts", f"{name}: {text!r} is not a number") from None
+    if len(parts) < 2 or len({part.name for part in parts}) < len(parts) or not all(part.ratio > 0 for part in parts):
+        raise InvalidOption("parts", "give two parts or more, with different names and ratios above 0")
+    return parts
 
 
 def _description(field: FieldStats) -> str:
@@ -247,13 +221,13 @@ def _description(field: FieldStats) -> str:
     if field.values is not None and len(field.values) <= SHOWN_VALUES:
         return ", ".join(f"{value or '(empty)'}: {count:,}" for value, count in field.values.most_common())
     kinds = {"number": "numbers", "text": "texts", "list": "lists", "object": "objects", "boolean": "booleans"}
-    told = ", ".join(f"{count:,} {kinds.get(kind, kind)}" for kind, count in field.kinds.most_common())
+    text = ", ".join(f"{count:,} {kinds.get(kind, kind)}" for kind, count in field.kinds.most_common())
     if field.most >= field.least:
-        told += f" from {number(field.least)} to {number(field.most)}"
-        told += "" if "number" in field.kinds else " long"
-    return f"{told}, {len(field.values)} different" if field.values is not None else told
+        text += f" from {number(field.least)} to {number(field.most)}"
+        text += "" if "number" in field.kinds else " long"
+    return f"{text}, {len(field.values)} different" if field.values is not None else text
 
 
-def _data(field: FieldStats) -> dict[str, Any]:
+def _field_data(field: FieldStats) -> dict[str, Any]:
     sizes = {"min": field.least, "max": field.most} if field.most >= field.least else {}
     return {"rows": field.rows, "kinds": field.kinds, **sizes, "values": field.values}

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from stateroom.cli.output import console, number, table
-from stateroom.cli.run import collect, show_metrics
-from stateroom.cli.sessions import print_log, read_log
+from stateroom.cli.output import console, number, print_table, say
+from stateroom.cli.run import collect, measured, show_metrics
+from stateroom.cli.sessions import SessionOptions, print_log, read_log
 from stateroom.rollout import Report, Run, new_path, plan_run
 from stateroom.session import Sessions
 from stateroom.store import open_store
@@ -35,16 +35,14 @@ def demo(
     """
     where = output or new_path("demo")
     _heading("1. Episodes")
-    _say(
+    console.print(
         "Three environments, eight tasks each, every task four times. In refund an agent talks to a customer of a shop "
         "and settles what they give back. In extraction it looks up several values and hands them in. In counter it "
         "adds and reads. No model is needed: a scripted policy plays, and errs in about 40% of the episodes. pass@k is "
         "the chance that at least one of k episodes is solved.\n"
     )
     runs = [_run(name, where) for name in ENVIRONMENTS]
-    show_metrics(
-        {plan.environment.name: (done.episodes, done.failed, done.metrics["agent_metrics"]) for plan, done in runs}
-    )
+    show_metrics({plan.environment.name: measured(report) for plan, report in runs})
     plan, report = runs[0]
     console.print()
     _show_tasks(plan, report)
@@ -53,22 +51,24 @@ def demo(
     shown = min(solved, key=lambda row: (row["_ng_task_index"], row["_ng_rollout_index"]))
     session = shown["_stateroom_session"]
     _heading("2. History")
-    _say(
+    console.print(
         f"Each episode is a session with a log: what was said, each call, and what it changed. One of task "
         f"{shown['_ng_task_index']}:"
     )
     _show_command("sessions", "log", session, "--store", plan.store)
-    steps = asyncio.run(read_log(plan.store, session))
+    steps = asyncio.run(read_log(SessionOptions(session, store=plan.store)))
     print_log(steps)
 
     _heading("3. Forks")
     before = next(entry.revision for entry, _ in steps if entry.name == "refund") - 1
-    _say(f"A fork of the same episode at revision {before}, before the refund, where the agent pays only 10.\n")
+    console.print(
+        f"A fork of the same episode at revision {before}, before the refund, where the agent pays only 10.\n"
+    )
     twin = asyncio.run(_fork(plan, session, before))
-    _say(f"\nBoth share revisions 1 to {before}. The episode itself is unchanged.")
+    console.print(f"\nBoth share revisions 1 to {before}. The episode itself is unchanged.")
 
     _heading("4. Durability")
-    _say("Both sessions again, read by a new process from their file.")
+    console.print("Both sessions again, read by a new process from their file.")
     _show_in_new_process(session, plan.store)
     _show_in_new_process(twin, plan.store)
 
@@ -77,18 +77,12 @@ def demo(
     _show_command("sessions", "list", "--store", plan.store)
     _show_command("run", "extraction", "--model", "noisy", "--repeats", "4")
     _show_command("environments")
-    console.print(
-        f"Rollouts, metrics and sessions of this demo are in {where}. To see them on a web page:", soft_wrap=True
-    )
+    say(f"Rollouts, metrics and sessions of this demo are in {where}. To see them on a web page:")
     _show_command("studio", *ENVIRONMENTS, "--store", plan.store, "--runs", str(where))
 
 
 def _heading(text: str) -> None:
     console.print(f"\n{text}", style="bold cyan")
-
-
-def _say(text: str) -> None:
-    console.print(text)
 
 
 def _run(name: str, where: Path) -> tuple[Run, Report]:
@@ -97,16 +91,13 @@ def _run(name: str, where: Path) -> tuple[Run, Report]:
 
 
 def _show_tasks(plan: Run, report: Report) -> None:
-    made = table("task#", "rewards", "solved#", title=f"{plan.environment.name}, task by task:")
-    for index in range(len(plan.tasks)):
-        rewards = [
-            row["reward"]
-            for row in sorted(report.rows, key=lambda row: row["_ng_rollout_index"])
-            if row["_ng_task_index"] == index
-        ]
+    rows = []
+    for task in range(len(plan.tasks)):
+        episodes = [row for row in report.rows if row["_ng_task_index"] == task]
+        rewards = [row["reward"] for row in sorted(episodes, key=lambda row: row["_ng_rollout_index"])]
         solved = f"{sum(reward >= 1 for reward in rewards)}/{len(rewards)}"
-        made.add_row(str(index), " ".join(number(reward) for reward in rewards), solved)
-    console.print(made)
+        rows.append((str(task), " ".join(map(number, rewards)), solved))
+    print_table(("task#", "rewards", "solved#"), rows, title=f"{plan.environment.name}, task by task:")
 
 
 async def _fork(plan: Run, session_id: str, at: int) -> str:
@@ -117,18 +108,18 @@ async def _fork(plan: Run, session_id: str, at: int) -> str:
         fork = await session.fork(at=at)
         order = next(iter(session.state.settled))
         await fork.call("refund", {"order_id": order, "amount": 10})
-        made = table("", "session!", "revision#", f"paid for order {order}#", "reward#")
         verdict = await fork.verify()
-        for name, shown, reward in (("episode", session, 1.0), ("fork", fork, verdict.reward)):
-            paid = number(shown.state.settled[order].paid)
-            made.add_row(name, shown.id, str(shown.revision), paid, number(reward))
-        console.print(made)
+        rows = [
+            (name, shown.id, str(shown.revision), float(shown.state.settled[order].paid), reward)
+            for name, shown, reward in (("episode", session, 1.0), ("fork", fork, verdict.reward))
+        ]
+        print_table(("", "session!", "revision#", f"paid for order {order}#", "reward#"), rows)
         return fork.id
 
 
 def _show_command(*words: str) -> None:
     """Print a command that the reader can paste, as it is."""
-    console.print(f"$ {join([*_program(), *words])}", style="dim", soft_wrap=True)
+    say(f"$ {join([*_program(), *words])}", "dim")
 
 
 def _program() -> list[str]:
@@ -144,4 +135,4 @@ def _show_in_new_process(session: str, store: str) -> None:
     _show_command(*words)
     command = [sys.executable, "-m", "stateroom.cli", *words]
     shown = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True).stdout
-    console.print(shown.rstrip(), soft_wrap=True)
+    say(shown.rstrip())

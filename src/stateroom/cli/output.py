@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from math import inf
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -16,9 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from stateroom.model import Item
-from stateroom.rollout import BAR_DELAY_SECONDS, CONTROLS, ProgressBar, RunFiles, Terminal, visible
+from stateroom.rollout import BAR_DELAY_SECONDS, CONTROLS, ProgressBar, Report, RunFiles, Terminal, TreeReport, visible
 from stateroom.session import LogEntry, cut, item_lines, written_arguments
 from stateroom.state import brief
+
+T = TypeVar("T")
 
 console = Terminal()
 errors = Terminal(stderr=True)
@@ -30,9 +33,24 @@ ESCAPES = {code: f"\\u{code:04x}" for code in CONTROLS if code > 0x20}
 """Control characters that JSON allows in strings, as escapes."""
 
 
+def say(text: str | Text, style: str = "") -> None:
+    """Print a text as one line, however long: who copies it from the terminal gets it as it is."""
+    console.print(text, style=style, soft_wrap=True)
+
+
+def complain(problem: str, style: str = "red") -> None:
+    """Print what went wrong on standard error."""
+    errors.print(problem, style=style, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Print on standard error what a person should know."""
+    complain(text, "yellow")
+
+
 def warn(problem: str) -> None:
     """Print a warning."""
-    errors.print(f"warning: {problem}", style="bold yellow", soft_wrap=True)
+    complain(f"warning: {problem}", "bold yellow")
 
 
 def print_json(value: Any) -> None:
@@ -48,6 +66,31 @@ def table(*columns: str, title: str | None = None) -> Table:
         justify: Literal["left", "right"] = "right" if column.endswith("#") else "left"
         made.add_column(column.rstrip("#!"), justify=justify, overflow="fold", no_wrap=column.endswith("!"))
     return made
+
+
+def print_table(
+    columns: Iterable[str], rows: Collection[Sequence[Any]], *, title: str | None = None, most: int | None = None
+) -> None:
+    """Print a table, of which `most` rows are shown; nothing if there are no rows."""
+    if rows:
+        made = table(*columns, title=title)
+        for row in islice(rows, most):
+            made.add_row(*map(_cell, row))
+        console.print(made)
+    if most is not None:
+        print_hidden(len(rows) - most)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return number(value)
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+def print_hidden(count: int, how: str = "--json lists them all") -> None:
+    """Print how many more there are, and how to see them."""
+    if count > 0:
+        say(f"and {count:,} more; {how}", "dim")
 
 
 def folded(text: str, width: int = ID_LENGTH) -> str:
@@ -67,10 +110,15 @@ def number(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
+def known_number(metrics: Mapping[str, float], key: str, otherwise: str = "") -> str:
+    """A metric, or what stands for one that is not known."""
+    return number(metrics[key]) if key in metrics else otherwise
+
+
 def with_error(metrics: Mapping[str, float], key: str, name: str) -> str:
     """A metric with the standard error of its mean, if that is known: `0.5 ± 0.1`."""
-    error = metrics.get(f"stderr/{name}")
-    return number(metrics[key]) + ("" if error is None else f" ± {number(error)}")
+    error = known_number(metrics, f"stderr/{name}")
+    return number(metrics[key]) + (f" ± {error}" if error else "")
 
 
 def measured_speed(elapsed: float, rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -86,10 +134,17 @@ def show_speed(elapsed: float, rows: Sequence[Mapping[str, Any]]) -> None:
         parts.append(f"{tokens / max(elapsed, 1e-9):,.0f} tokens/s")
     measured = measured_speed(elapsed, rows)
     if "cost" in measured:
-        each = measured["cost"] / len(rows)
-        parts.append(f"cost {measured['cost']:,.4g}, {each:,.3g} per episode")
+        parts.append(f"cost {measured['cost']:,.4g}, {measured['cost'] / len(rows):,.3g} per episode")
     if parts:
         console.print(", ".join(parts))
+
+
+def failure_lines(report: Report | TreeReport) -> Iterator[Text]:
+    """What failed in a run."""
+    if report.first_error:
+        yield Text(f"the first failure: {report.first_error}", "red")
+    if report.tool_failures:
+        yield Text(str(report.tool_failures), "red")
 
 
 def size(bytes_: int) -> str:
@@ -107,24 +162,59 @@ def counted(number: int, one: str, many: str) -> str:
     return f"{number:,} {one if number == 1 else many}"
 
 
+def some(numbers: Sequence[int], most: int = 10) -> str:
+    """The first of some numbers, and how many more there are."""
+    more = f" and {len(numbers) - most:,} more" if len(numbers) > most else ""
+    return ", ".join(map(str, numbers[:most])) + more
+
+
 def show_files(files: RunFiles) -> None:
     """Print the files of a run that exist."""
     there_are = files.as_dict()
     width = max(9, *map(len, there_are))
     for name, path in there_are.items():
-        console.print(f"{name:>{width}}: {path}", soft_wrap=True)
+        say(f"{name:>{width}}: {path}")
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None = None) -> Iterator[ProgressBar]:
+    """A progress bar, which is not shown before it is started."""
+    bar = ProgressBar(what, total)
+    try:
+        yield bar
+    finally:
+        bar.stop()
 
 
 @asynccontextmanager
 async def shown_progress(what: str, total: int | None = None) -> AsyncIterator[Callable[[], None]]:
     """Progress of work that takes longer than two seconds; gives a function that counts one step."""
-    bar = ProgressBar(what, total)
-    timer = asyncio.get_running_loop().call_later(BAR_DELAY_SECONDS, bar.start)
+    with progress_bar(what, total) as bar:
+        timer = asyncio.get_running_loop().call_later(BAR_DELAY_SECONDS, bar.start)
+        try:
+            yield bar.advance
+        finally:
+            timer.cancel()
+
+
+def with_progress(what: str, rows: Iterable[T]) -> Iterator[T]:
+    """Rows, with progress if they take longer than two seconds."""
+    with progress_bar(what) as bar:
+        for row in rows:
+            yield row
+            bar.advance()
+            if bar.seconds > BAR_DELAY_SECONDS:
+                bar.start()
+
+
+@contextmanager
+def interruptible(what_is_kept: Callable[[], str]) -> Iterator[None]:
+    """Let Ctrl-C end the command with a message instead of a traceback."""
     try:
-        yield bar.advance
-    finally:
-        timer.cancel()
-        bar.stop()
+        yield
+    except KeyboardInterrupt:
+        complain(f"interrupted; {what_is_kept()}")
+        raise typer.Exit(130) from None
 
 
 def asides(entry: LogEntry) -> list[str]:
@@ -139,8 +229,8 @@ def asides(entry: LogEntry) -> list[str]:
         lines.append(f"at {when(entry.at)} UTC")
     if moves := entry.facts.get("moves"):
         lines.append(f"{', '.join(moves)}: the agent is {entry.facts['agent'].get('phase', 'idle')}")
-    if told := entry.facts.get("instructions"):
-        lines.append(f"the environment tells the agent: {cut(told)}")
+    if instructions := entry.facts.get("instructions"):
+        lines.append(f"the environment tells the agent: {cut(instructions)}")
     others = {"world": "it starts from", "replaces": "it takes the place of", "replaced_by": "its place was taken by"}
     lines += [f"{words} {entry.facts[fact]}" for fact, words in others.items() if fact in entry.facts]
     if "schema" in entry.facts and entry.kind != "seed":
@@ -165,9 +255,9 @@ def print_hanging(label: Text, text: str, style: str = "", *, wrap: bool = True)
         label = indent
 
 
-def print_said(said: Iterable[tuple[Item, Sequence[str]]], longest: int | None = None) -> None:
+def print_conversation(items: Iterable[tuple[Item, Sequence[str]]], longest: int | None = None) -> None:
     """Print items of a conversation, each with what it changed in the state; at most `longest` characters of each."""
-    for item, changes in said:
+    for item, changes in items:
         left = inf if longest is None else longest
         for speaker, line in item_lines(item):
             if len(line) > left:
@@ -183,4 +273,4 @@ def print_said(said: Iterable[tuple[Item, Sequence[str]]], longest: int | None =
 def print_state(state: Mapping[str, Any]) -> None:
     """Print the fields of a state."""
     for name, value in state.items():
-        console.print(f"  {name}: {brief(value)}", soft_wrap=True)
+        say(f"  {name}: {brief(value)}")

@@ -1,60 +1,255 @@
-"""`stateroom replay`: check that an environment still does the same."""
+"""`stateroom reverify` and `stateroom replay`: recorded episodes, verified or run again."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
-from dataclasses import asdict
-from enum import StrEnum
+from dataclasses import asdict, field
 from pathlib import Path
-from typing import Annotated, Any
+from statistics import fmean
+from typing import Annotated, Any, Literal
 
-import typer
+from pydantic import Field
 from rich.text import Text
 
-from stateroom.cli.options import AsJSON, EnvArgs, EnvOption, ExistingStore, RolloutTasks, env_args_of
-from stateroom.cli.output import console, counted, print_json, shown_progress, table
-from stateroom.cli.sessions import existing_store
+from stateroom.cli.command import Output
+from stateroom.cli.options import ENVIRONMENT, STORE_VARIABLE, existing_store
+from stateroom.cli.output import (
+    console,
+    counted,
+    interruptible,
+    number,
+    print_hidden,
+    print_table,
+    say,
+    show_files,
+    shown_progress,
+)
 from stateroom.environment import Environment
-from stateroom.errors import NotFound
+from stateroom.errors import InvalidOption, NotFound
 from stateroom.jsonl import read_lines
+from stateroom.options import Option, options
 from stateroom.rollout import (
+    EnvArgs,
     Replay,
     ReplayDifference,
+    RescoreReport,
     RunFiles,
     default_store,
     environment_of_run,
+    names_sessions,
     replay_rollouts,
     replay_session,
+    rescore_rollouts,
+    score_failures,
+    unscored_rows,
 )
 from stateroom.state import brief
+from stateroom.store import Store
 
 MAX_ROWS = 10
-"""Differences, and lines of a difference, that are shown; --json has all."""
+"""Tasks, reasons, differences, and lines of a difference, that are shown; --json has all."""
 
 
-class ReadCalls(StrEnum):
-    """What to do with calls that changed nothing."""
+@options
+class RecordedOptions:
+    """What recorded episodes are read with: their environment, their tasks and the store of their sessions."""
 
-    skip = "skip"
-    check = "check"
+    env: Annotated[str, Field(description=ENVIRONMENT), Option("-e")]
+    env_args: EnvArgs = field(default_factory=dict)
+    input: Annotated[
+        Path | None,
+        Field(
+            description="Tasks as JSONL, for rollouts that lack the fields of their tasks, as NeMo Gym's may; found by "
+            "prompt."
+        ),
+        Option("-i"),
+    ] = None
+    store: Annotated[
+        str | None,
+        Field(description="The store of the sessions, as a URL; by default the SQLite file beside the rollouts."),
+        Option(variable=STORE_VARIABLE),
+    ] = None
+
+    def environment_of(self, rollouts: Path) -> Environment[Any, Any]:
+        """The environment, with the constructor's arguments of the run where no others are given."""
+        return environment_of_run(self.env, RunFiles(rollouts), self.env_args)
+
+    async def open_store(self, stack: AsyncExitStack, environment: Environment[Any, Any], files: RunFiles) -> Store:
+        """The store of the sessions of a rollouts file."""
+        return await stack.enter_async_context(existing_store(self.store or default_store(environment, files)))
 
 
-def replay(
+@options
+class RescoreOptions(RecordedOptions):
+    """Which episodes are verified again, and where their new rewards go."""
+
+    rollouts: Annotated[Path, Field(description="The rollouts file of a run.")] = field(kw_only=False)
+    output: Annotated[
+        Path | None, Field(description="The new rollouts file; the others are named after it."), Option("-o")
+    ] = None
+    force: Annotated[bool, Field(description="Replace the files of an earlier run at --output.")] = False
+    judge_failed_only: Annotated[
+        bool, Field(description="Score only the episodes that have no reward because their judge failed.")
+    ] = False
+    at: Annotated[
+        int | None,
+        Field(description="Score the states at this revision; -1 is the step before the one that was scored."),
+    ] = None
+    concurrency: Annotated[int, Field(ge=1, description="Episodes at a time."), Option("-c")] = 32
+    solved_threshold: Annotated[
+        float | None,
+        Field(description="The reward from which an episode counts as solved, for pass@k; by default as in its run."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.judge_failed_only and (self.output is not None or self.at is not None):
+            raise InvalidOption(
+                "judge_failed_only", "not together with --output or --at: the run itself gets its verdicts"
+            )
+        if self.output is None and not self.judge_failed_only:
+            raise InvalidOption("output", "say where the new rollouts go")
+        if self.force and self.output is not None and self.output.resolve() == self.rollouts.resolve():
+            raise InvalidOption("force", "not for the rollouts themselves; give another --output")
+
+
+def reverify(options: RescoreOptions) -> Output:
+    """Rescore episodes with the current verifier, from their stored states.
+
+    Each row gets the verdict on the state that was scored before, with the
+    same task, response, random state and shared states; nothing is written to
+    the store. A row that cannot be scored honestly (its session is gone, say)
+    goes to the failures file, with the reason. After an interruption, the same
+    command continues.
+
+    No tool runs again, except for rollouts that name no sessions, such as NeMo
+    Gym's: if the verifier reads more than the response, their calls run again
+    in memory, and must have the recorded outputs.
+
+    With --judge-failed-only, the episodes in a run's failures file whose judge
+    failed get their verdict: they move to the rollouts file, and the metrics
+    are those of all episodes. Those that fail again stay.
+
+    The environment gets the --env-arg of the run, where you give no others.
+
+    The exit code is 1 if no row could be scored.
+
+    Example: stateroom reverify out/counter.jsonl --env counter --output out/again.jsonl
+
+    Example: stateroom reverify out/counter.jsonl --env mine.py:Counter -o out/again.jsonl --store redis://localhost
+
+    Example: stateroom reverify out/letter.jsonl --env mine.py:Letter --judge-failed-only
+    """
+    environment = options.environment_of(options.rollouts)
+    files = RunFiles(options.output or options.rollouts)
+    if options.force and options.output is not None:
+        files.remove()
+    with interruptible(lambda: f"the same command continues with what is in {files.rollouts}"):
+        report = asyncio.run(_rescore(environment, options))
+    return Output(
+        lambda: _scores_data(report, files),
+        lambda: _print_scores(environment.name, report, files, again=options.output is not None),
+        1 if report.refused and not report.rows else 0,
+    )
+
+
+async def _rescore(environment: Environment[Any, Any], options: RescoreOptions) -> RescoreReport:
+    rollouts, output, files = options.rollouts, options.output, RunFiles(options.rollouts)
+    async with AsyncExitStack() as stack:
+        store = None
+        if environment.state_type is not None and (names_sessions(rollouts) or options.store or output is None):
+            if options.store is None and not files.sessions.exists():
+                where = "say with --store where their sessions are"
+                raise NotFound(f"there is no {files.sessions} beside the rollouts; {where}")
+            store = await options.open_store(stack, environment, files)
+        total = len(unscored_rows(files)) if output is None else sum(1 for _ in read_lines(rollouts))
+        step = await stack.enter_async_context(shown_progress("scoring episodes", total))
+        how: dict[str, Any] = {
+            "solved_threshold": options.solved_threshold,
+            "concurrency": options.concurrency,
+            "on_row": step,
+        }
+        if output is None:
+            return await score_failures(environment, files, store, **how)
+        new = RunFiles(output)
+        return await rescore_rollouts(environment, rollouts, new, store, tasks=options.input, at=options.at, **how)
+
+
+def _scores_data(report: RescoreReport, files: RunFiles) -> dict[str, Any]:
+    return {
+        "episodes": len(report.rows),
+        "resumed": report.resumed,
+        "refused": report.refused,
+        "edited": report.edited,
+        "changed_arguments": report.changed_arguments,
+        "reasons": dict(report.reasons.most_common()),
+        "rewards": _rewards(report),
+        "tasks": [task._asdict() for task in report.tasks()],
+        "metrics": report.metrics["agent_metrics"],
+        "files": files.as_dict(),
+    }
+
+
+def _rewards(report: RescoreReport) -> dict[str, Any]:
+    """How many rewards have changed, and their means."""
+    changes = report.changes
+    return {
+        "up": sum(change.after > change.before for change in changes),
+        "down": sum(change.after < change.before for change in changes),
+        "same": sum(change.after == change.before for change in changes),
+        "new": len(report.rows) - len(changes),
+        "before": fmean(change.before for change in changes) if changes else None,
+        "after": fmean(row["reward"] for row in report.rows) if report.rows else None,
+    }
+
+
+def _print_scores(name: str, report: RescoreReport, files: RunFiles, *, again: bool) -> None:
+    what = f"{counted(len(report.rows), 'episode', 'episodes')} of {name} {'rescored' if again else 'scored'}"
+    what += f", {report.resumed:,} of them before" if report.resumed else ""
+    refused = f", {report.refused:,} refused" if report.refused else ""
+    say(Text.assemble((what, "bold"), (refused, "red")))
+    if report.edited:
+        what = counted(report.edited, "episode was", "episodes were")
+        say(f"{what} edited by a person, and not comparable", "yellow")
+    for argument, (before, now) in report.changed_arguments.items():
+        say(f"--env-arg {argument} is {brief(now)} here, and was {brief(before)} in the run", "yellow")
+    _print_reasons(report.reasons)
+    if report.rows and again:
+        rewards = _rewards(report)
+        means = ("-" if rewards[when] is None else number(rewards[when]) for when in ("before", "after"))
+        row = [*(rewards[change] for change in ("up", "down", "same")), *means]
+        print_table(("rewards: up#", "down#", "same#", "mean before#", "after#"), [row])
+    elif report.rows:
+        say(f"the mean reward of all episodes is {number(report.metrics['agent_metrics']['mean/reward'])} now")
+    if tasks := report.tasks():
+        console.print()
+        rows = [(str(task.task), task.episodes, task.before, task.after) for task in tasks]
+        columns = ("task#", "episodes#", "mean before#", "after#")
+        print_table(columns, rows, title="The tasks that changed most:", most=MAX_ROWS)
+    show_files(files)
+
+
+def _print_reasons(reasons: Counter[str]) -> None:
+    """Print why episodes were refused."""
+    print_table(("refused#", "because"), [(count, reason) for reason, count in reasons.most_common(MAX_ROWS)])
+
+
+@options
+class ReplayOptions(RecordedOptions):
+    """What is run again, and what is compared."""
+
     target: Annotated[
-        str, typer.Argument(metavar="SESSION|ROLLOUTS", help="A session's id, or a rollouts file.", show_default=False)
-    ],
-    env: EnvOption,
-    env_arg: EnvArgs = None,
-    input_file: RolloutTasks = None,
-    store: ExistingStore = None,
-    lenient: Annotated[bool, typer.Option("--lenient", help="Continue after a difference, and count them.")] = False,
+        str, Field(description="A session's id, or a rollouts file."), Option(metavar="SESSION|ROLLOUTS")
+    ] = field(kw_only=False)
+    lenient: Annotated[bool, Field(description="Continue after a difference, and count them.")] = False
     reads: Annotated[
-        ReadCalls, typer.Option(help="Skip calls that changed nothing, or check those in the responses, too.")
-    ] = ReadCalls.skip,
-    json_output: AsJSON = False,
-) -> None:
+        Literal["skip", "check"],
+        Field(description="Skip calls that changed nothing, or check those in the responses, too."),
+    ] = "skip"
+
+
+def replay(options: ReplayOptions) -> Output:
     """Run recorded calls again, and compare the results with the record.
 
     Each episode runs in a fresh session in memory, with the same task, random
@@ -73,22 +268,22 @@ def replay(
 
     Example: stateroom replay ID --env counter --store sqlite:///rooms.db --lenient
     """
-    path = Path(target)
-    environment = environment_of_run(env, RunFiles(path), env_args_of(env_arg))
+    path = Path(options.target)
+    environment = options.environment_of(path)
     if path.is_file():
-        replays = asyncio.run(_replay_file(environment, path, input_file, store, lenient, reads))
-    elif store is None:
-        raise NotFound(f"there is no rollouts file {target}; for a session, say with --store where it is")
-    elif reads == ReadCalls.check:
-        raise typer.BadParameter("a session has none on record; its rollouts have", param_hint="--reads")
+        replays = asyncio.run(_replay_file(environment, path, options))
+    elif options.store is None:
+        raise NotFound(f"there is no rollouts file {path}; for a session, say with --store where it is")
+    elif options.reads == "check":
+        raise InvalidOption("reads", "a session has none on record; its rollouts have")
     else:
-        replays = [asyncio.run(_replay_session(environment, target, store, lenient))]
-    if json_output:
-        print_json({**_sums(replays), "episodes": [asdict(each) for each in replays]})
-    else:
-        _show(environment.name, replays, lenient)
-    if any(each.differences for each in replays) or all(each.refused or each.edited for each in replays):
-        raise typer.Exit(1)
+        replays = [asyncio.run(_replay_session(environment, options.target, options.store, options.lenient))]
+    differs = any(episode.differences for episode in replays)
+    return Output(
+        lambda: {**_sums(replays), "episodes": [*map(asdict, replays)]},
+        lambda: _print_replays(environment.name, replays, options.lenient),
+        1 if differs or all(episode.refused or episode.edited for episode in replays) else 0,
+    )
 
 
 async def _replay_session(environment: Environment[Any, Any], session: str, url: str, lenient: bool) -> Replay:
@@ -96,86 +291,71 @@ async def _replay_session(environment: Environment[Any, Any], session: str, url:
         return await replay_session(environment, store, session, lenient=lenient)
 
 
-async def _replay_file(
-    environment: Environment[Any, Any],
-    path: Path,
-    tasks: Path | None,
-    url: str | None,
-    lenient: bool,
-    reads: ReadCalls,
-) -> list[Replay]:
+async def _replay_file(environment: Environment[Any, Any], path: Path, options: ReplayOptions) -> list[Replay]:
     async with AsyncExitStack() as stack:
         store, files = None, RunFiles(path)
-        if environment.state_type is not None and (url is not None or files.sessions.exists()):
-            store = await stack.enter_async_context(existing_store(url or default_store(environment, files)))
+        if environment.state_type is not None and (options.store is not None or files.sessions.exists()):
+            store = await options.open_store(stack, environment, files)
         total = sum(1 for _ in read_lines(path))
         step = await stack.enter_async_context(shown_progress("replaying episodes", total))
-        return await replay_rollouts(
-            environment, path, store, tasks=tasks, lenient=lenient, reads=reads.value, on_row=step
-        )
+        how: dict[str, Any] = {"tasks": options.input, "lenient": options.lenient, "reads": options.reads}
+        return await replay_rollouts(environment, path, store, on_row=step, **how)
 
 
 def _sums(replays: list[Replay]) -> dict[str, int]:
     return {
-        "replayed": sum(each.refused is None for each in replays),
-        "refused": sum(each.refused is not None for each in replays),
-        "edited": sum(bool(each.edited) for each in replays),
-        "differing": sum(bool(each.differences) for each in replays),
-        "calls": sum(each.calls for each in replays),
-        "reads": sum(each.reads for each in replays),
-        "taken": sum(each.taken for each in replays),
-        "left_out": sum(each.left_out for each in replays),
-        "differences": sum(len(each.differences) for each in replays),
+        "replayed": sum(episode.refused is None for episode in replays),
+        "refused": sum(episode.refused is not None for episode in replays),
+        "edited": sum(bool(episode.edited) for episode in replays),
+        "differing": sum(bool(episode.differences) for episode in replays),
+        **{
+            kind: sum(getattr(episode, kind) for episode in replays) for kind in ("calls", "reads", "taken", "left_out")
+        },
+        "differences": sum(len(episode.differences) for episode in replays),
     }
 
 
-def _show(name: str, replays: list[Replay], lenient: bool) -> None:
-    found = _sums(replays)
-    told = f"{counted(found['replayed'], 'episode', 'episodes')} of {name} replayed"
-    verdict = f": {counted(found['differing'], 'differs', 'differ')}" if found["differing"] else ": all as on record"
-    if found["edited"] == found["replayed"] and not found["differing"]:
+def _print_replays(name: str, replays: list[Replay], lenient: bool) -> None:
+    sums = _sums(replays)
+    what = f"{counted(sums['replayed'], 'episode', 'episodes')} of {name} replayed"
+    verdict = f": {counted(sums['differing'], 'differs', 'differ')}" if sums["differing"] else ": all as on record"
+    if sums["edited"] == sums["replayed"] and not sums["differing"]:
         verdict = ""
-    refused = f", {found['refused']:,} refused" if found["refused"] else ""
-    style = "red" if found["differing"] else "green"
-    console.print(Text.assemble((told, "bold"), (verdict if found["replayed"] else "", style), (refused, "red")))
-    made = table("calls run again#", "reads#", "external, taken from the log#", "left out#", "differences#")
-    made.add_row(*(f"{found[kind]:,}" for kind in ("calls", "reads", "taken", "left_out", "differences")))
-    console.print(made)
-    for each in [each for each in replays if each.edited][:MAX_ROWS]:
-        told = f"{_where(each)}: edited {', '.join(each.edited)}; that was copied, and the episode is not comparable"
-        console.print(told, style="yellow", soft_wrap=True)
-    every = [(each, difference) for each in replays for difference in each.differences]
-    for each, difference in every[:MAX_ROWS]:
-        _show_difference(each, difference)
-    if len(every) > MAX_ROWS:
-        console.print(f"and {len(every) - MAX_ROWS:,} more; --json lists them all", style="dim")
-    elif every and not lenient:
+    and_refused = f", {sums['refused']:,} refused" if sums["refused"] else ""
+    style = "red" if sums["differing"] else "green"
+    console.print(Text.assemble((what, "bold"), (verdict if sums["replayed"] else "", style), (and_refused, "red")))
+    columns = ("calls run again#", "reads#", "external, taken from the log#", "left out#", "differences#")
+    print_table(columns, [[sums[kind] for kind in ("calls", "reads", "taken", "left_out", "differences")]])
+    for episode in [episode for episode in replays if episode.edited][:MAX_ROWS]:
+        edits = ", ".join(episode.edited)
+        say(f"{_place(episode)}: edited {edits}; that was copied, and the episode is not comparable", "yellow")
+    differences = [(episode, difference) for episode in replays for difference in episode.differences]
+    for episode, difference in differences[:MAX_ROWS]:
+        _print_difference(episode, difference)
+    print_hidden(len(differences) - MAX_ROWS)
+    if differences and not lenient:
         console.print("The replay stopped there; --lenient continues.", style="dim")
-    reasons = Counter(
-        each.refused.replace(repr(each.session), "…") for each in replays if each.refused is not None
-    ).most_common(MAX_ROWS)
-    if reasons:
-        made = table("refused#", "because")
-        for reason, count in reasons:
-            made.add_row(f"{count:,}", reason)
-        console.print(made)
+    reasons = [
+        episode.refused.replace(repr(episode.session), "…") for episode in replays if episode.refused is not None
+    ]
+    _print_reasons(Counter(reasons))
 
 
-def _where(each: Replay) -> str:
-    row = "" if each.task is None else f"task {each.task}, rollout {each.rollout}"
-    return ", ".join(part for part in (row, f"session {each.session}" if each.session else "") if part)
+def _place(episode: Replay) -> str:
+    row = "" if episode.task is None else f"task {episode.task}, rollout {episode.rollout}"
+    return ", ".join(part for part in (row, f"session {episode.session}" if episode.session else "") if part)
 
 
-def _show_difference(each: Replay, difference: ReplayDifference) -> None:
+def _print_difference(episode: Replay, difference: ReplayDifference) -> None:
     what = "the seed" if difference.number == 0 else f"call {difference.number}, {difference.name}"
     given = "" if difference.number == 0 else f"({brief(difference.input)})"
-    console.print(f"\n{_where(each)}: {what}{given}", style="bold", soft_wrap=True)
+    say(f"\n{_place(episode)}: {what}{given}", "bold")
     if difference.recorded != difference.now:
-        console.print(f"  recorded: {brief(difference.recorded)}", soft_wrap=True)
-        console.print(f"       now: {brief(difference.now)}", soft_wrap=True)
+        say(f"  recorded: {brief(difference.recorded)}")
+        say(f"       now: {brief(difference.now)}")
     if difference.states:
         console.print("  state, recorded → now:")
         for line in difference.states[:MAX_ROWS]:
-            console.print(f"    {line}", soft_wrap=True)
+            say(f"    {line}")
         if len(difference.states) > MAX_ROWS:
             console.print(f"    and {len(difference.states) - MAX_ROWS:,} more places", style="dim")

@@ -6,22 +6,22 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-import typer
 from rich.text import Text
 
-from stateroom.cli.command import Given
+from stateroom.cli.command import OptionSources, Output
 from stateroom.cli.configuration import ConfigFiles, Configuration, Overrides, names_and_overrides, run_options
-from stateroom.cli.options import AsJSON, warn_of_missing_prompts
+from stateroom.cli.options import warn_of_missing_prompts
 from stateroom.cli.output import (
     console,
     counted,
-    errors,
+    failure_lines,
+    interruptible,
+    known_number,
     measured_speed,
-    number,
-    print_json,
+    print_table,
+    say,
     show_files,
     show_speed,
-    table,
     with_error,
 )
 from stateroom.errors import BadConfig
@@ -44,11 +44,10 @@ SHOWN_PASSES = 3
 
 
 def run(
-    given: Given[RunOptions],
+    given: OptionSources[RunOptions],
     overrides: Overrides = None,
     config: ConfigFiles = None,
-    json_output: AsJSON = False,
-) -> None:
+) -> Output:
     """Run episodes of an environment, verify them, and write rollouts and metrics.
 
     Example: stateroom run counter --model noisy --repeats 4
@@ -67,55 +66,48 @@ def run(
     """
     names, changes = names_and_overrides([given.typed.get("environment", ""), *(overrides or ())], config)
     if not config:
-        finish({"": Run.of(given.options({}))}, json_output)
-        return
+        return _carry_out({"": Run.of(given.options({}))})
     if len(names) > 1:
         raise BadConfig(f"name one run, not {', '.join(names)}")
     name = names[0] if names else None
     configuration = Configuration.load(config, changes, name)
     options = run_options(configuration, configuration.run_named(name), given)
-    finish({name: Run.of(each) for name, each in options.items()}, json_output)
+    return _carry_out({name: Run.of(each) for name, each in options.items()})
 
 
-def finish(plans: Mapping[str, Run], json_output: bool) -> None:
-    """Carry out plans one after another, and print their reports.
+def _carry_out(plans: Mapping[str, Run]) -> Output:
+    """Carry out plans one after another.
 
     The exit code is 1 if every episode failed, or if a resumed run would try some of them again; 3 if some were not
     started.
     """
-    for each in plans.values():
-        warn_of_missing_prompts(each.environment, each.tasks)
-    done = {name: (each, collect(each)) for name, each in plans.items()}
-    if len(done) == 1:
-        [(only, report)] = done.values()
-        if json_output:
-            print_json(_data(only, report))
-        else:
-            _show(only, report)
-    elif json_output:
-        print_json({**_overall(done), "environments": {name: _data(*each) for name, each in done.items()}})
+    for plan in plans.values():
+        warn_of_missing_prompts(plan.environment, plan.tasks)
+    reports = {name: (plan, collect(plan)) for name, plan in plans.items()}
+    done = [report for _, report in reports.values()]
+    if any(report.transient for report in done) or all(report.failed == report.episodes for report in done):
+        code = 1
     else:
-        _show_all(done)
-    reports = [report for _, report in done.values()]
-    if any(report.transient for report in reports) or all(report.failed == report.episodes for report in reports):
-        raise typer.Exit(1)
-    if any(report.not_started for report in reports):
-        raise typer.Exit(NOT_ALL_STARTED)
+        code = NOT_ALL_STARTED if any(report.not_started for report in done) else 0
+    if len(reports) == 1:
+        [(plan, report)] = reports.values()
+        return Output(lambda: _report_data(plan, report), lambda: _print_report(plan, report), code)
+    return Output(lambda: _reports_data(reports), lambda: _print_reports(reports), code)
 
 
 def collect(plan: Run) -> Report:
     """Run a plan with a progress bar."""
     bar = ProgressBar(plan.environment.name)
-    try:
-        return asyncio.run(run_with_progress(plan, bar))
-    except KeyboardInterrupt:
+
+    def what_is_kept() -> str:
         done = counted(bar.done, "finished episode is", "finished episodes are")
-        told = f"interrupted; {done} in {plan.files.rollouts}; continue with --resume"
-        errors.print(told, style="red", soft_wrap=True)
-        raise typer.Exit(130) from None
+        return f"{done} in {plan.files.rollouts}; continue with --resume"
+
+    with interruptible(what_is_kept):
+        return asyncio.run(run_with_progress(plan, bar))
 
 
-def _data(plan: Run, report: Report) -> dict[str, Any]:
+def _report_data(plan: Run, report: Report) -> dict[str, Any]:
     return {
         "episodes": report.episodes,
         "failed": report.failed,
@@ -129,31 +121,43 @@ def _data(plan: Run, report: Report) -> dict[str, Any]:
     }
 
 
-def _overall(done: Mapping[str, tuple[Run, Report]]) -> dict[str, Any]:
-    """What was measured in the episodes of several environments together."""
-    reports = [report for _, report in done.values()]
-    new = (row for report in reports for row in report.rows[report.earlier :])
-    solved_threshold = next(plan.options.solved_threshold for plan, _ in done.values())
+def _reports_data(reports: Mapping[str, tuple[Run, Report]]) -> dict[str, Any]:
     return {
-        "episodes": sum(report.episodes for report in reports),
-        "failed": sum(report.failed for report in reports),
-        **measured_speed(sum(report.elapsed for report in reports), new),
-        "metrics": agent_metrics(concat_runs(report.rows for report in reports), solved_threshold),
+        **_overall(reports),
+        "environments": {name: _report_data(plan, report) for name, (plan, report) in reports.items()},
     }
 
 
-def _show_all(done: Mapping[str, tuple[Run, Report]]) -> None:
+def _overall(reports: Mapping[str, tuple[Run, Report]]) -> dict[str, Any]:
+    """What was measured in the episodes of several environments together."""
+    done = [report for _, report in reports.values()]
+    new = (row for report in done for row in report.rows[report.earlier :])
+    solved_threshold = next(plan.options.solved_threshold for plan, _ in reports.values())
+    return {
+        "episodes": sum(report.episodes for report in done),
+        "failed": sum(report.failed for report in done),
+        **measured_speed(sum(report.elapsed for report in done), new),
+        "metrics": agent_metrics(concat_runs(report.rows for report in done), solved_threshold),
+    }
+
+
+def _print_reports(reports: Mapping[str, tuple[Run, Report]]) -> None:
     """Print the reports of several environments, and what they come to together."""
-    overall = _overall(done)
-    figures = {name: (each.episodes, each.failed, each.metrics["agent_metrics"]) for name, (_, each) in done.items()}
+    overall = _overall(reports)
+    figures = {name: measured(report) for name, (_, report) in reports.items()}
     show_metrics({**figures, "overall": (overall["episodes"], overall["failed"], overall["metrics"])})
-    for name, (plan, report) in done.items():
+    for name, (plan, report) in reports.items():
         for note in _notes(plan, report):
-            console.print(Text.assemble((f"{name}: ", "bold"), note), soft_wrap=True)
+            say(Text.assemble((f"{name}: ", "bold"), note))
     cost = f", cost {overall['cost']:,.4g}" if "cost" in overall else ""
     console.print(f"{overall['elapsed']:,.1f} s{cost}")
-    for plan, _ in done.values():
-        console.print(f"rollouts: {plan.files.rollouts}", soft_wrap=True)
+    for plan, _ in reports.values():
+        say(f"rollouts: {plan.files.rollouts}")
+
+
+def measured(report: Report) -> tuple[int, int, Mapping[str, float]]:
+    """How many episodes there were, how many failed, and the metrics of the others."""
+    return report.episodes, report.failed, report.metrics["agent_metrics"]
 
 
 def show_metrics(figures: Mapping[str, tuple[int, int, Mapping[str, float]]]) -> None:
@@ -163,11 +167,11 @@ def show_metrics(figures: Mapping[str, tuple[int, int, Mapping[str, float]]]) ->
     common = [name for name in passes if all(name in each for each in known)]
     names = ("mean/reward", *common[:SHOWN_PASSES], "mean/tool_calls")
     titles = (name.removeprefix("mean/").replace("_", " ") for name in names)
-    made = table("environment", "episodes#", "failed#", *(f"{title}#" for title in titles))
-    for name, (episodes, failed, metrics) in figures.items():
-        shown = (number(metrics[each]) if each in metrics else "-" for each in names)
-        made.add_row(name, str(episodes), str(failed), *shown)
-    console.print(made)
+    rows = [
+        (name, str(episodes), str(failed), *(known_number(metrics, metric, "-") for metric in names))
+        for name, (episodes, failed, metrics) in figures.items()
+    ]
+    print_table(("environment", "episodes#", "failed#", *(f"{title}#" for title in titles)), rows)
 
 
 def _notes(plan: Run, report: Report) -> list[Text]:
@@ -177,35 +181,37 @@ def _notes(plan: Run, report: Report) -> list[Text]:
         answer = f"stateroom sessions answer {report.waiting[0]} TEXT --store {without_secrets(plan.store)}"
         notes.append(Text(f"{report.waiting[0]} waits for input: {answer}, then --resume"))
     if report.transient:
-        told = f"{counted(report.transient, 'failure', 'failures')} may pass: --resume tries them again"
-        notes.append(Text(told, "red"))
+        failures = counted(report.transient, "failure", "failures")
+        notes.append(Text(f"{failures} may pass: --resume tries them again", "red"))
     if report.not_started:
         left = counted(report.not_started, "episode was", "episodes were")
         spent = f"{left} not started: the others have cost {report.cost:,.4g}"
         notes.append(Text(f"{spent}; --resume with a higher --max-cost runs them", "yellow"))
-    if report.first_error:
-        notes.append(Text(f"the first failure: {report.first_error}", "red"))
-    if report.tool_failures:
-        notes.append(Text(str(report.tool_failures), "red"))
-    return notes
+    return [*notes, *failure_lines(report)]
 
 
-def _show(plan: Run, report: Report) -> None:
+def _print_report(plan: Run, report: Report) -> None:
     """Print a report as tables."""
     metrics = report.metrics["agent_metrics"]
     what = f"{counted(report.episodes, 'episode', 'episodes')} of {plan.environment.name}, by {plan.model.name}"
     failed = f", {report.failed} failed" if report.failed else ""
     waiting = f", {len(report.waiting)} waiting" if report.waiting else ""
-    console.print(Text.assemble((what, "bold"), (failed, "red"), (waiting, "yellow")), soft_wrap=True)
+    say(Text.assemble((what, "bold"), (failed, "red"), (waiting, "yellow")))
     for note in _notes(plan, report):
-        console.print(note, soft_wrap=True)
+        say(note)
     if report.rows:
-        made = table("metric", "mean#", "±#", "min#", "max#", "median#", "std#")
         names = {key.partition("/")[2] for key in metrics if key.startswith("mean/")}
-        for name in sorted(names, key=lambda key: (key != "reward", key)):
-            figures = (metrics.get(f"{kind}/{name}") for kind in ("mean", "stderr", "min", "max", "median", "std"))
-            made.add_row(name, *("" if figure is None else number(figure) for figure in figures))
-        console.print(made)
+        rows = [
+            (
+                name,
+                *(
+                    known_number(metrics, f"{kind}/{name}")
+                    for kind in ("mean", "stderr", "min", "max", "median", "std")
+                ),
+            )
+            for name in sorted(names, key=lambda name: (name != "reward", name))
+        ]
+        print_table(("metric", "mean#", "±#", "min#", "max#", "median#", "std#"), rows)
     passes = [f"{key} = {with_error(metrics, key, key)}" for key in metrics if key.startswith("pass@")]
     if passes:
         console.print("   ".join(passes))

@@ -1,50 +1,82 @@
-"""`stateroom runs`: list the runs in a folder."""
+"""`stateroom runs`, `show`, `compare` and `profile`: the runs in a folder, their episodes, and how they differ."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from heapq import nsmallest
+from math import inf
 from pathlib import Path
-from typing import Annotated
+from sys import maxsize
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.text import Text
 
-from stateroom.cli.options import AsJSON
-from stateroom.cli.output import console, number, print_json, table, with_error
-from stateroom.rollout import UNREADABLE, RunIndex, RunSummary, Search, StoredRun, find_runs
+from stateroom.cli.command import Output
+from stateroom.cli.options import RunPath, existing_store
+from stateroom.cli.output import (
+    console,
+    counted,
+    note,
+    number,
+    print_conversation,
+    print_line,
+    print_table,
+    say,
+    some,
+    table,
+    with_error,
+)
+from stateroom.errors import InvalidOption, NotFound, StateroomError
+from stateroom.jsonl import line_of, replace_lines
+from stateroom.model import Item
+from stateroom.rollout import (
+    UNREADABLE,
+    RunComparison,
+    RunIndex,
+    RunSummary,
+    Said,
+    Search,
+    StoredEpisode,
+    StoredRun,
+    TaskComparison,
+    TaskProfile,
+    compare_runs,
+    find_runs,
+    profile_runs,
+)
+from stateroom.session import item_lines
+from stateroom.state import cut_pair
+from stateroom.store import Store
+
+MAX_EPISODES = 3
+"""Episodes that are shown if none are chosen."""
+
+MAX_ROWS = 20
+"""Tasks of a comparison or a profile that are shown; --json has all."""
+
+LONGEST = 800
+"""Characters of an item that are shown; --json has all."""
+
+LONGEST_IN_PAIR = 120
+"""Characters of each of two items that are shown side by side."""
+
+STYLES: dict[Literal["won", "lost", "tied"], str] = {"won": "green", "lost": "red", "tied": ""}
 
 
 def runs(
     folder: Annotated[Path, typer.Argument(help="The folder; those in it are searched too.")] = Path("rollouts"),
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many runs.")] = 50,
-    json_output: AsJSON = False,
-) -> None:
+) -> Output:
     """List the runs in a folder, the newest first. Runs that are under way, or were killed, are listed too.
 
     Example: stateroom runs
 
     Example: stateroom runs out --json
     """
-    found = sorted((_summary(run, folder) for run in find_runs(folder)), key=lambda each: each.started, reverse=True)
-    if json_output:
-        print_json([each.data() for each in found])
-        return
-    if not found:
-        console.print(f"no runs in {folder}")
-        return
-    made = table("run", "done#", "failed#", "reward#", "pass@1#", "started (UTC)!")
-    for column in made.columns[1:]:
-        column.no_wrap = True
-    for each in found[:limit]:
-        reward = with_error(each.metrics, "mean/reward", "reward") if each.metrics else "-"
-        passed = number(each.metrics["pass@1"]) if each.metrics else "-"
-        done = f"{each.done}/{each.episodes}"
-        when = f"{each.started:%Y-%m-%d %H:%M}"
-        made.add_row(each.name, done, str(each.failed), reward, passed, when)
-        made.add_row(f"{each.environment or 'unknown'}, by {each.model or 'unknown'}", style="dim")
-        for warning in each.warnings:
-            made.add_row(warning, style="yellow")
-    console.print(made)
-    if len(found) > limit:
-        console.print(f"the newest {limit} of {len(found)}; --limit shows more", style="dim")
+    found = sorted((_summary(run, folder) for run in find_runs(folder)), key=lambda run: run.started, reverse=True)
+    return Output(lambda: [run.data() for run in found], lambda: _print_runs(found, folder, limit))
 
 
 def _summary(run: StoredRun, folder: Path) -> RunSummary:
@@ -52,3 +84,303 @@ def _summary(run: StoredRun, folder: Path) -> RunSummary:
         return run.summary(folder, Search(RunIndex.of(run.files)))
     except UNREADABLE as error:
         return run.unreadable(folder, error)
+
+
+def _print_runs(runs: list[RunSummary], folder: Path, limit: int) -> None:
+    if not runs:
+        console.print(f"no runs in {folder}")
+        return
+    made = table("run", "done#", "failed#", "reward#", "pass@1#", "started (UTC)!")
+    for column in made.columns[1:]:
+        column.no_wrap = True
+    for run in runs[:limit]:
+        reward = with_error(run.metrics, "mean/reward", "reward") if run.metrics else "-"
+        passed = number(run.metrics["pass@1"]) if run.metrics else "-"
+        started = f"{run.started:%Y-%m-%d %H:%M}"
+        made.add_row(run.name, f"{run.done}/{run.episodes}", str(run.failed), reward, passed, started)
+        made.add_row(f"{run.environment or 'unknown'}, by {run.model or 'unknown'}", style="dim")
+        for warning in run.warnings:
+            made.add_row(warning, style="yellow")
+    console.print(made)
+    if len(runs) > limit:
+        console.print(f"the newest {limit} of {len(runs)}; --limit shows more", style="dim")
+
+
+async def show(
+    run: RunPath,
+    task: Annotated[int | None, typer.Option(min=0, help="Only episodes of this task.")] = None,
+    rollout: Annotated[int | None, typer.Option(min=0, help="Only the episode with this rollout index.")] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Only episodes without a reward, because something broke down.")
+    ] = False,
+    lowest: Annotated[int | None, typer.Option(min=1, help="Only the N episodes with the lowest rewards.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="The store of the sessions, as a URL; by default that of the run.")
+    ] = None,
+) -> Output:
+    """Show episodes of a run: what was said, what each call changed in the state, and the verdict with its reason.
+
+    The run names its store itself. Without the store, episodes are shown without state changes.
+
+    Example: stateroom show rollouts/counter.jsonl --lowest 5
+
+    Example: stateroom show rollouts/counter.jsonl --task 3 --rollout 1
+    """
+    if failed and lowest is not None:
+        raise InvalidOption("lowest", "not together with --failed: such episodes have no reward")
+    found = StoredRun.find(run)
+    chosen = [
+        episode
+        for episode in found.episodes()
+        if task in (None, episode.task) and rollout in (None, episode.rollout) and (episode.failed or not failed)
+    ]
+    if not chosen:
+        file = found.files.rollouts
+        raise NotFound(
+            f"no such episode of {file} failed; --lowest 5 shows those with the lowest rewards"
+            if failed
+            else f"{file} has no such episode"
+        )
+    total = len(chosen)
+    if lowest is not None:
+        chosen = _lowest((episode for episode in chosen if not episode.failed), lowest)
+    elif not failed and task is None and rollout is None:
+        chosen = _lowest(chosen, MAX_EPISODES)
+    else:
+        chosen.sort(key=lambda episode: (episode.task, episode.rollout))
+    conversations, missing = await _read(found, chosen, store)
+    episodes = [*zip(chosen, conversations, strict=True)]
+
+    def print_all() -> None:
+        for episode, conversation in episodes:
+            _print_episode(episode, conversation)
+        if total > len(episodes):
+            shown = f"{len(episodes)} of {counted(total, 'episode', 'episodes')}, the lowest rewards first"
+            console.print(f"{shown}; choose with --task, --rollout, --failed or --lowest")
+        if missing:
+            note(f"without state changes: {missing}")
+
+    return Output(lambda: [episode.data(items) for episode, items in episodes], print_all)
+
+
+def _lowest(episodes: Iterable[StoredEpisode], most: int) -> list[StoredEpisode]:
+    """The episodes with the lowest rewards; first those that failed, which have none."""
+    return nsmallest(most, episodes, lambda episode: (-inf if episode.reward is None else episode.reward, episode.task))
+
+
+async def _read(run: StoredRun, episodes: list[StoredEpisode], store: str | None) -> tuple[list[Said], str | None]:
+    """What was said in each episode, and why there are no state changes if there are none."""
+    async with AsyncExitStack() as stack:
+        opened: Store | None = None
+        missing = None
+        url = store or run.store
+        if url is not None:
+            try:
+                opened = await stack.enter_async_context(existing_store(url))
+            except StateroomError as error:
+                if store is not None:
+                    raise
+                missing = f"{error}; say with --store where the sessions are"
+        else:
+            missing = _missing_store(run)
+        conversations = []
+        for episode in episodes:
+            try:
+                conversations.append(await episode.said(opened))
+            except StateroomError as error:  # the session has expired, say
+                conversations.append(await episode.said(None))
+                missing = str(error)
+        return conversations, missing
+
+
+def _missing_store(run: StoredRun) -> str | None:
+    """Why the sessions of a run are in no store; None if it has no states."""
+    known = run.description
+    if known is None:
+        return f"there is no {run.files.description}; say with --store where the sessions are"
+    if known.server is not None:
+        return f"the sessions are on the server {known.server}"
+    return None if known.store is None else "the run has kept its sessions only in memory"
+
+
+def _print_episode(episode: StoredEpisode, conversation: Said) -> None:
+    result = "failed" if episode.reward is None else f"reward {number(episode.reward)}"
+    style = "bold red" if episode.reward is None else "bold"
+    console.print(f"task {episode.task}, rollout {episode.rollout}: {result}", style=style)
+    print_conversation(conversation, LONGEST)
+    for name, text in verdict_lines(episode.row):
+        print_line(name, text)
+    row = episode.row
+    details = [f"session {episode.session}"] if episode.session is not None else []
+    details += [f"{name} {seconds:.2f} s" for name, seconds in row.get("_stateroom_times", {}).items()]
+    details += [f"cost {row['cost']:.3g}"] if "cost" in row else []
+    if details:
+        print_line("", ", ".join(details), "dim")
+    console.print()
+
+
+def verdict_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """Why an episode has its reward, or none, each with a name."""
+    if "_ng_failure_class" in row:
+        return [("error", str(row.get("error")))]
+    parts = [("verdict", f"reward {number(row['reward'])}" + (f": {row['reason']}" if row.get("reason") else ""))]
+    components = ", ".join(f"{name} {number(value)}" for name, value in (row.get("reward_components") or {}).items())
+    return [*parts, *([("", components)] if components else [])]
+
+
+def compare(first: RunPath, second: RunPath) -> Output:
+    """Compare two runs of the same tasks: which the second has won and lost, by how much, and where they part.
+
+    The reward of a task is the mean over its episodes. The difference is the mean over the tasks; its interval is a
+    bootstrap by task. Of each task that changed, the first two episodes with different rewards are compared.
+
+    Example: stateroom compare rollouts/before.jsonl rollouts/after.jsonl
+    """
+    pair = StoredRun.find(first), StoredRun.find(second)
+    found = compare_runs(*pair)
+
+    def print_all() -> None:
+        for letter, run in zip("AB", pair, strict=True):
+            by = f", by {run.description.model}" if run.description is not None else ""
+            say(f"{letter}: {run.files.rollouts}{by}")
+        _print_comparison(found)
+        if changed := [task for task in found.tasks if task.outcome != "tied"]:
+            print_table(("task#", "A#", "B#", "B - A#", "where they part"), [*map(_difference, changed)], most=MAX_ROWS)
+            where = "" if changed[0].rollout is None else f" --rollout {changed[0].rollout}"
+            for path in (first, second):
+                say(f"$ stateroom show {path} --task {changed[0].task}{where}", "dim")
+        for warning in _warnings(found):
+            note(warning)
+
+    return Output(lambda: _comparison_data(found), print_all)
+
+
+def _comparison_data(found: RunComparison) -> dict[str, Any]:
+    return {
+        **{outcome: found.count(outcome) for outcome in STYLES},
+        "difference": found.difference,
+        "interval": found.interval(),
+        "tasks": [
+            {
+                **vars(task),
+                "outcome": task.outcome,
+                "difference": task.difference,
+                "divergence": None if task.divergence is None else task.divergence._asdict(),
+            }
+            for task in found.tasks
+        ],
+        **{name: getattr(found, name) for name in ("different", "only_first", "only_second", "edited")},
+    }
+
+
+def _print_comparison(found: RunComparison) -> None:
+    won, lost, tied = map(found.count, STYLES)
+    console.print(
+        Text.assemble(
+            (f"{counted(len(found.tasks), 'task', 'tasks')}: ", "bold"),
+            (f"B won {won}", STYLES["won"]),
+            ", ",
+            (f"lost {lost}", STYLES["lost"]),
+            f", tied {tied}",
+        )
+    )
+    interval = found.interval()
+    sure = "" if interval is None else f" (95% from {interval[0]:+.3f} to {interval[1]:+.3f})"
+    first, second = (sum(getattr(task, run) for task in found.tasks) / len(found.tasks) for run in ("first", "second"))
+    console.print(f"mean reward: A {number(first)}, B {number(second)}, difference {found.difference:+.3f}{sure}")
+
+
+def _difference(task: TaskComparison) -> tuple[Any, ...]:
+    """The rewards of a task in two runs, and where two of its episodes part."""
+    if task.divergence is not None:
+        pair = (_line(task.divergence.first), _line(task.divergence.second))
+        one, other = cut_pair(*pair, LONGEST_IN_PAIR)
+        parting = f"rollout {task.rollout}, item {task.divergence.item}\nA {one}\nB {other}"
+    else:
+        parting = "no two episodes of the same rollout index differ" if task.rollout is None else "not in what was said"
+    return str(task.task), task.first, task.second, Text(f"{task.difference:+.3g}", STYLES[task.outcome]), parting
+
+
+def _line(item: Item | None) -> str:
+    if item is None:
+        return "ends"
+    (speaker, first), *others = item_lines(item, width=maxsize)  # what differs may be far behind
+    return " ".join([f"{speaker}: {first}", *(line for _, line in others)])
+
+
+def _warnings(found: RunComparison) -> list[str]:
+    lists = {
+        "left out, since these tasks differ": found.different,
+        "only A has a reward for": found.only_first,
+        "only B has a reward for": found.only_second,
+    }
+    warnings = [f"{words}: task {some(tasks)}" for words, tasks in lists.items() if tasks]
+    if found.edited:
+        what = counted(len(found.edited), "episode that a person edited is", "episodes that people edited are")
+        tasks = sorted({task for task, _ in found.edited})
+        warnings.append(f"left out, since {what} not comparable: task {some(tasks)}")
+    return warnings
+
+
+def profile(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Rollouts files, their names without .jsonl, or folders of runs.", show_default=False, metavar="RUN..."
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the tasks that carry signal to this JSONL file.")
+    ] = None,
+) -> Output:
+    """Show how difficult the tasks of runs are: how often each is solved, and the spread of its rewards.
+
+    A task carries signal if its episodes have different rewards. One that is always or never solved teaches nothing.
+
+    Example: stateroom profile rollouts/counter.jsonl
+
+    Tasks to train on: stateroom profile rollouts/weak.jsonl rollouts/strong.jsonl --output train.jsonl
+    """
+    found = [run for path in runs for run in (find_runs(path) if path.is_dir() else [StoredRun.find(path)])]
+    tasks = sorted(profile_runs(found), key=lambda task: (task.environment, task.solve_rate, task.task))
+    chosen = [task for task in tasks if task.signal]
+    if output is not None:
+        environments = sorted({task.environment for task in tasks})
+        if len(environments) > 1:
+            raise InvalidOption("output", f"a task file is of one environment, not of {', '.join(environments)}")
+        replace_lines(output, (line_of(task.row()) for task in chosen))
+
+    def print_all() -> None:
+        _print_profile(tasks, counted(len(found), "run", "runs"))
+        if output is not None:
+            say(f"{counted(len(chosen), 'task', 'tasks')} in {output}")
+
+    return Output(lambda: {"runs": len(found), "signal": len(chosen), "tasks": [*map(_profile_data, tasks)]}, print_all)
+
+
+def _profile_data(task: TaskProfile) -> dict[str, Any]:
+    return {
+        "environment": task.environment,
+        "run": str(task.run.files.rollouts),
+        "task": task.task,
+        "episodes": len(task.rewards),
+        "solved": task.solve_rate,
+        **{name.removesuffix("/reward"): value for name, value in task.metrics().items()},
+        "signal": task.signal,
+    }
+
+
+def _print_profile(tasks: list[TaskProfile], runs: str) -> None:
+    alike = [task.solve_rate for task in tasks if not task.signal]
+    what = f"{counted(len(tasks), 'task', 'tasks')} in {runs}: {len(tasks) - len(alike)} with signal"
+    console.print(f"{what}, {alike.count(1)} always and {alike.count(0)} never solved", style="bold")
+    rows = []
+    for task in tasks:
+        metrics = task.metrics()
+        rewards = (metrics[f"{name}/reward"] for name in ("mean", "std", "min", "max"))
+        signal = "yes" if task.signal else "no"
+        rows.append((task.environment, str(task.task), len(task.rewards), task.solve_rate, *rewards, signal))
+    columns = ("environment", "task#", "episodes#", "solved#", "reward#", "std#", "min#", "max#", "signal")
+    print_table(columns, rows, most=MAX_ROWS)
+    if single := sum(len(task.rewards) == 1 for task in tasks):
+        note(f"{counted(single, 'task has', 'tasks have')} one episode, which tells no spread: run them with --repeats")

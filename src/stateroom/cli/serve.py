@@ -1,14 +1,45 @@
-"""`stateroom serve`: serve environments over HTTP."""
+"""`stateroom serve`, `studio`, `mcp` and `model`: what answers other programs, or a person in a browser."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import typer
+from pydantic import Field
 from typer.core import TyperCommand
 
-from stateroom.cli.command import Given
+from stateroom.cli.command import Commands, OptionSources
 from stateroom.cli.configuration import ConfigFiles, Configuration, names_and_overrides, serve_options
-from stateroom.cli.studio import ServeWithStudio, start, studio_of
+from stateroom.cli.options import (
+    STORE_VARIABLE,
+    ServeWithStudio,
+    StoreURL,
+    StudioOptions,
+    TaskNumber,
+    check_exists,
+    task_of,
+)
+from stateroom.cli.output import complain, say, warn
+from stateroom.environment import find_environment, registered
+from stateroom.errors import InvalidOption, NotFound, needs
+from stateroom.model import ModelSource, open_model
+from stateroom.options import Option, common_options, options
+from stateroom.rollout import EnvironmentOptions, EnvironmentSpec, find_tasks
+from stateroom.server import ListenOptions, ServeOptions
+from stateroom.store import without_secrets
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from stateroom.server import Extension
+
+STORE, RUNS = "sqlite:///stateroom.db", Path("rollouts")
+"""Where `stateroom serve` and `stateroom run` write."""
 
 
 class ServeCommand(TyperCommand):
@@ -21,7 +52,7 @@ class ServeCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def serve(given: Given[ServeWithStudio], config: ConfigFiles = None) -> None:
+def serve(given: OptionSources[ServeWithStudio], config: ConfigFiles = None) -> None:
     """Serve environments over HTTP and MCP: one at the root, several under /NAME/.
 
     Session tokens are signed with STATEROOM_SECRET, or with a secret that is made on first use and kept in your data
@@ -44,3 +75,182 @@ def serve(given: Given[ServeWithStudio], config: ConfigFiles = None) -> None:
     names, changes = names_and_overrides(given.typed.get("environments", ()), config)
     chosen = serve_options(Configuration.load(config, changes), names, given) if config else given.options({})
     start(chosen, [] if chosen.studio is None else [studio_of(chosen.studio, chosen)])
+
+
+@options
+class OpenOptions(StudioOptions, ListenOptions):
+    """Which sessions and runs Studio is opened on, and where."""
+
+    store: Annotated[
+        str | None,
+        Field(description=f"The store's URL; by default {STORE}, where stateroom serve keeps its sessions."),
+        Option(variable=STORE_VARIABLE),
+    ] = None
+    model: Annotated[
+        str | None,
+        Field(
+            description="The model that continues sessions: openai:NAME, responses:NAME@URL, chat:NAME@URL, local, "
+            "replay:FILE, module:Class, path.py:Class, or a policy of the environment."
+        ),
+        Option("-m"),
+    ] = None
+    api_key_env: Annotated[
+        str | None, Field(description="The environment variable with the key of the model's server.")
+    ] = None
+    port: Annotated[int, Field(ge=0, le=65535, description="The port; 0 takes a free one.")] = 8008
+    mode: Annotated[
+        Literal["read", "full"], Field(description="What Studio allows: to read, or also to change sessions.")
+    ] = "full"
+    browser: Annotated[bool, Field(description="Open the page in a browser, if there is a display.")] = True
+
+
+def studio(given: OpenOptions) -> None:
+    """Open Studio, a web page, on the sessions of a store and the runs in a folder.
+
+    Sessions that have expired stay in the store: Studio removes nothing by itself.
+
+    Example: stateroom studio --store sqlite:///rooms.db
+
+    To play and change sessions of an environment: stateroom studio counter --runs rollouts
+
+    And to let a model continue them: stateroom studio counter --model reference
+    """
+    if given.store is not None and not given.environments:  # with an environment, sessions can be made in a new one
+        check_exists(given.store)
+    extension = studio_of(given.mode, given, opens_browser=given.browser and _has_display())
+    served = {**common_options(given, ServeOptions), "store": given.store or _default_store(given)}
+    start(ServeOptions(**served), [extension], for_operator=True)
+
+
+def start(given: ServeOptions, extensions: Sequence[Extension], *, for_operator: bool = False) -> None:
+    """Start a server that tells at the terminal what a person should read."""
+    with needs("to serve", "server"):
+        from stateroom.server import start_server  # noqa: PLC0415 - not every command needs a server
+    start_server(
+        given,
+        for_operator=for_operator,
+        extensions=extensions,
+        say=say,
+        warn=warn,
+        exits=True,
+    )
+
+
+def studio_of(mode: Literal["read", "full"], given: StudioOptions, *, opens_browser: bool = False) -> Extension:
+    """Studio as an extension of a server, with these options."""
+    with needs("Studio", "server"):
+        from stateroom.studio import Studio  # noqa: PLC0415 - not every command needs a server
+    if given.runs is not None and not given.runs.is_dir():
+        raise InvalidOption("runs", f"there is no folder {str(given.runs)!r}")
+    folder = given.runs or (RUNS if RUNS.is_dir() else None)
+    return Studio(mode, given.studio_token or None, None if folder is None else folder.resolve(), opens_browser)
+
+
+def _default_store(given: OpenOptions) -> str:
+    """The file that `stateroom serve` writes; where there is none, reading makes none."""
+    return STORE if given.environments or Path("stateroom.db").exists() else "memory://"
+
+
+def _has_display() -> bool:
+    """Whether a person at a terminal can see a browser."""
+    displays = sys.platform in ("darwin", "win32") or not os.environ.keys().isdisjoint({"DISPLAY", "WAYLAND_DISPLAY"})
+    return sys.stdout.isatty() and displays
+
+
+@options
+class MCPOptions(EnvironmentOptions):
+    """The environment of an MCP server, its tasks, and the store of its session."""
+
+    environment: EnvironmentSpec = field(kw_only=False)
+    store: StoreURL = STORE
+
+
+def mcp(options: MCPOptions, task: TaskNumber = 0) -> None:
+    """Serve an environment over MCP at standard input and output, in a new session.
+
+    MCP clients start this command themselves; give it to them in their list
+    of servers. The session is for the first task, or for --task N, and its
+    prompt is the server's instructions. The session stays in the store when
+    the client leaves. `stateroom serve` serves MCP over HTTP.
+
+    Example: stateroom mcp counter
+
+    Example: stateroom mcp mine.py:MyEnvironment --task 3 --store sqlite:////home/me/rooms.db
+    """
+    with needs("MCP", "mcp"):
+        from stateroom.server import run_stdio  # noqa: PLC0415 - not every command needs a server
+    environment = options.make_environment()
+    row = task_of(find_tasks(environment, options.input), task)
+
+    def announce(session: str) -> None:
+        place = "" if environment.state_type is None else f" in {without_secrets(options.store)}"
+        complain(f"{environment.name}, task {task}: session {session}{place}", "")
+
+    run_stdio(environment, options.store, row, announce)
+
+
+OTHER_KINDS = frozenset({"openai", "responses", "chat", "replay", "local"})
+"""What comes after these is no environment, whatever it is called."""
+
+models = Commands(help="Models: serve one to other programs.", callback=lambda: None)
+
+
+@models.command("serve")
+def serve_model(
+    spec: Annotated[
+        str,
+        typer.Argument(
+            help="POLICY:ENV (reference:counter, noisy:counter), replay:FILE, local, local:PATH.gguf, module:Class "
+            "or path.py:Class.",
+            show_default=False,
+        ),
+    ],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 9000,
+    max_calls: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 1024,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name that requests may be for, besides localhost. Repeatable.", show_default=False),
+    ] = None,
+    store: Annotated[
+        str, typer.Option(envvar=STORE_VARIABLE, help="Where conversations are kept, as a store's URL.")
+    ] = "memory://",
+) -> None:
+    """Serve a model by OpenAI's APIs, Responses, Chat Completions and Conversations, under /v1. No key is asked for.
+
+    Example: stateroom model serve reference:counter
+
+    A small model of this machine: stateroom model serve local --port 9001
+    """
+    with needs("to serve", "server"):
+        from stateroom.server import Limits, bind, hosts_at, run_model  # noqa: PLC0415 - not every command needs it
+    source = _open(spec)
+    listening = bind(host, port)
+    hosts = hosts_at(listening.getsockname()[0], allow_host or ())
+    run_model(source, listening, Limits(max_calls=max_calls), hosts, lambda: _announce(source, listening), store)
+
+
+def _open(spec: str) -> ModelSource:
+    """The model that a spec stands for: a policy of an environment's, or any that can be chosen for a run."""
+    kind, _, env = spec.partition(":")
+    if kind in OTHER_KINDS:
+        return open_model(spec, {})
+    if env not in registered():
+        try:
+            return open_model(spec, {})
+        except NotFound as error:
+            known = ", ".join(registered()) or "none"
+            raise NotFound(f"{error}; a policy is served as POLICY:ENV, of one of the environments {known}") from None
+    policies = {f"{name}:{env}": policy for name, policy in find_environment(env).policies.items()}
+    if spec not in policies:
+        raise NotFound(f"{env} has no policy {kind!r}; there are: {', '.join(policies) or 'none'}")
+    return open_model(spec, policies)
+
+
+def _announce(source: ModelSource, listening: socket) -> None:
+    host, port = listening.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+    env = source.name.rpartition(":")[2]
+    run = f"stateroom run {env if env in registered() else 'ENV'} --model 'chat:{source.name}@{url}'"
+    say(f"{source.name}: {url}")
+    say(f"try: {run}   stop with Ctrl-C")

@@ -1,37 +1,43 @@
-"""`stateroom store`: maintenance of a store."""
+"""`stateroom store` and `stateroom migrate`: maintenance of a store."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import time
+from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
 import typer
 
-from stateroom.cli.options import AsJSON, OnlyEnv, StoreURL
-from stateroom.cli.output import ID_LENGTH, console, counted, folded, print_json, shown_progress, size, table
-from stateroom.cli.sessions import existing_store
-from stateroom.errors import BadData, SessionError, StoreError, StoreUnavailable, UnknownSession
+from stateroom.cli.command import Commands, Output
+from stateroom.cli.options import OnlyEnv, StoreOptions
+from stateroom.cli.output import ID_LENGTH, console, counted, folded, print_table, shown_progress, size
+from stateroom.environment import make_environment, registered
+from stateroom.errors import BadData, InvalidOption, SessionError, StoreError, StoreUnavailable, UnknownSession
 from stateroom.session import (
     SHARED,
     Copier,
     Cut,
+    Migrated,
+    Migrator,
     Retention,
     RetentionPolicy,
     Statistics,
     check_session,
     count_sessions,
     each_session,
+    kept_types,
     shared_environment,
     side_by_side,
 )
-from stateroom.store import HeadFilter, Size, Status, Store, open_store
+from stateroom.state import State, schema_of
+from stateroom.store import Head, HeadFilter, Size, Status, Store, open_store
 
-app = typer.Typer(help="Check a store, measure it, prune it and copy it.", no_args_is_help=True)
+app = Commands(help="Check a store, measure it, prune it and copy it.")
 
-ROWS = 20
+MAX_ROWS = 20
 """Lines of a table that are shown; --json gives them all."""
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -48,7 +54,7 @@ def duration(text: str) -> float:
 
 
 @app.command()
-def check(store: StoreURL, json_output: AsJSON = False) -> None:
+async def check(options: StoreOptions) -> Output:
     """Check that every session can be read, and that nothing is missing or left over.
 
     The log of each session is whole, all in it can be decoded, and it leads
@@ -59,39 +65,31 @@ def check(store: StoreURL, json_output: AsJSON = False) -> None:
 
     Example: stateroom store check --store sqlite:///rooms.db
     """
-    sessions, problems = asyncio.run(_check(store))
-    if json_output:
-        print_json({"sessions": sessions, "problems": [{"session": each, "what": what} for each, what in problems]})
-    else:
-        if problems:
-            made = table("session!", "what is wrong")
-            for session, what in problems:
-                made.add_row(session or "(none)", what)
-            console.print(made)
-        wrong = counted(len(problems), "problem", "problems") if problems else "all is well"
-        console.print(f"{counted(sessions, 'session', 'sessions')} checked: {wrong}")
-    if problems:
-        raise typer.Exit(1)
-
-
-async def _check(url: str) -> tuple[int, list[tuple[str | None, str]]]:
     sessions = 0
     problems: list[tuple[str | None, str]] = []
-    async with existing_store(url) as store, shown_progress("checking sessions") as step:
+    async with options.open() as store, shown_progress("checking sessions") as step:
         async for head, found in each_session(store, lambda head: check_session(store, head)):
             sessions += 1
             problems += [(head.id, what) for what in found]
             step()
         problems += [(None, what) for what in await store.maintenance.orphans()]
-    return sessions, problems
+
+    def data() -> dict[str, Any]:
+        return {"sessions": sessions, "problems": [{"session": session, "what": what} for session, what in problems]}
+
+    def show() -> None:
+        print_table(("session!", "what is wrong"), [(session or "(none)", what) for session, what in problems])
+        wrong = counted(len(problems), "problem", "problems") if problems else "all is well"
+        console.print(f"{counted(sessions, 'session', 'sessions')} checked: {wrong}")
+
+    return Output(data, show, 1 if problems else 0)
 
 
 @app.command()
-def stats(
-    store: StoreURL,
+async def stats(
+    options: StoreOptions,
     limit: Annotated[int, typer.Option(min=0, help="Show the N largest sessions.")] = 10,
-    json_output: AsJSON = False,
-) -> None:
+) -> Output:
     """Show how much is in a store: by kind, by environment, and the largest sessions.
 
     A session's size is that of its own entries, snapshots and large values;
@@ -99,34 +97,12 @@ def stats(
 
     Example: stateroom store stats --store sqlite:///rooms.db --limit 3
     """
-    found = asyncio.run(_count(store, limit))
-    if json_output:
-        print_json(_as_data(found))
-        return
-    made = table("in the store", "number#", "size#")
-    for kind, measured in found.sizes.items():
-        made.add_row(kind, f"{measured.rows:,}", size(measured.bytes))
-    console.print(made)
-    if found.sessions:
-        made = table("environment", *(f"{status}#" for status in STATUSES))
-        for environment, statuses in sorted(found.sessions.items()):
-            made.add_row(environment, *(f"{statuses[status]:,}" for status in STATUSES))
-        console.print()
-        console.print(made)
-    if found.largest:
-        made = table("largest session!", "environment", "entries#", "size#")
-        for head, measured in found.largest:
-            made.add_row(folded(head.id, 2 * ID_LENGTH), head.environment, f"{measured.rows:,}", size(measured.bytes))
-        console.print()
-        console.print(made)
+    async with options.open() as store, shown_progress("counting sessions") as step:
+        found = await count_sessions(store, now=time.time(), top=limit, done=step)
+    return Output(lambda: _statistics_data(found), lambda: _print_statistics(found))
 
 
-async def _count(url: str, top: int) -> Statistics:
-    async with existing_store(url) as store, shown_progress("counting sessions") as step:
-        return await count_sessions(store, now=time.time(), top=top, done=step)
-
-
-def _as_data(found: Statistics) -> dict[str, Any]:
+def _statistics_data(found: Statistics) -> dict[str, Any]:
     return {
         "sizes": _sizes_data(found.sizes),
         "sessions": {
@@ -150,29 +126,39 @@ def _sizes_data(sizes: dict[str, Size]) -> dict[str, dict[str, int]]:
     return {kind: {"rows": measured.rows, "bytes": measured.bytes} for kind, measured in sizes.items()}
 
 
+def _print_statistics(found: Statistics) -> None:
+    kinds = [(kind, measured.rows, size(measured.bytes)) for kind, measured in found.sizes.items()]
+    print_table(("in the store", "number#", "size#"), kinds)
+    if found.sessions:
+        console.print()
+        counts = [(name, *(by_status[status] for status in STATUSES)) for name, by_status in found.sessions.items()]
+        print_table(("environment", *(f"{status}#" for status in STATUSES)), sorted(counts))
+    if found.largest:
+        console.print()
+        rows = [
+            (folded(head.id, 2 * ID_LENGTH), head.environment, measured.rows, size(measured.bytes))
+            for head, measured in found.largest
+        ]
+        print_table(("largest session!", "environment", "entries#", "size#"), rows)
+
+
 @app.command()
-def sweep(store: StoreURL, json_output: AsJSON = False) -> None:
+async def sweep(options: StoreOptions) -> Output:
     """Remove the sessions that have expired, except those that a fork still reads.
 
     A server does this by itself.
 
     Example: stateroom store sweep --store sqlite:///rooms.db
     """
-    removed = asyncio.run(_sweep(store))
-    if json_output:
-        print_json({"removed": removed})
-    else:
-        console.print(f"{counted(removed, 'expired session', 'expired sessions')} removed")
-
-
-async def _sweep(url: str) -> int:
-    async with existing_store(url) as store, shown_progress("sweeping"):
-        return await store.sweep(time.time())
+    async with options.open() as store, shown_progress("sweeping"):
+        removed = await store.sweep(time.time())
+    told = f"{counted(removed, 'expired session', 'expired sessions')} removed"
+    return Output(lambda: {"removed": removed}, lambda: console.print(told))
 
 
 @app.command()
-def prune(
-    store: StoreURL,
+async def prune(
+    options: StoreOptions,
     keep: Annotated[
         int | None,
         typer.Option(min=0, help="Keep each session's last N revisions, at least 8, and remove the log before them."),
@@ -188,8 +174,7 @@ def prune(
         typer.Option(parser=duration, metavar="TIME", help="Remove sessions that were closed so long ago: 30d, 12h."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
-    json_output: AsJSON = False,
-) -> None:
+) -> Output:
     """Cut off the past that is no longer needed.
 
     The newest state of every session and the revisions that are kept stay
@@ -205,24 +190,18 @@ def prune(
     Example: stateroom store prune --store sqlite:///rooms.db --closed-older-than 30d
     """
     if keep is None and closed_older_than is None:
-        raise typer.BadParameter("say what may go, with one of them or both", param_hint="--keep, --closed-older-than")
+        raise InvalidOption("keep", "say what may go, with this or --closed-older-than, or both")
     if keep is None and older_than:
-        raise typer.BadParameter("it goes with --keep: how many revisions are to stay?", param_hint="--older-than")
-    cuts = asyncio.run(_prune(store, RetentionPolicy(keep, older_than, closed_older_than), dry_run=dry_run))
-    if json_output:
-        print_json({"dry_run": dry_run, "cuts": [_cut_data(cut) for cut in cuts]})
-    else:
-        _show_cuts(cuts, dry_run=dry_run)
-
-
-async def _prune(url: str, policy: RetentionPolicy, *, dry_run: bool) -> list[Cut]:
-    async with existing_store(url) as store, shown_progress("looking at sessions") as step:
-        retention = Retention(store, policy, time.time)
-        cuts = []
+        raise InvalidOption("older_than", "it goes with --keep: how many revisions are to stay?")
+    async with options.open() as store, shown_progress("looking at sessions") as step:
+        retention = Retention(store, RetentionPolicy(keep, older_than, closed_older_than), time.time)
+        cuts: list[Cut] = []
         async for _, cut in retention.plan() if dry_run else retention.carry_out():
             cuts += [cut] if cut is not None else []
             step()
-    return cuts
+    return Output(
+        lambda: {"dry_run": dry_run, "cuts": [*map(_cut_data, cuts)]}, lambda: _print_cuts(cuts, dry_run=dry_run)
+    )
 
 
 def _cut_data(cut: Cut) -> dict[str, Any]:
@@ -237,14 +216,10 @@ def _cut_data(cut: Cut) -> dict[str, Any]:
     }
 
 
-def _show_cuts(cuts: list[Cut], *, dry_run: bool) -> None:
-    if cuts:
-        made = table("session!", "environment", "would go" if dry_run else "has gone", "entries#")
-        for cut in cuts[:ROWS]:
-            made.add_row(folded(cut.head.id), cut.head.environment, _what_goes(cut), f"{cut.entries:,}")
-        console.print(made)
-    if len(cuts) > ROWS:
-        console.print(f"and {len(cuts) - ROWS:,} more; --json lists them all", style="dim")
+def _print_cuts(cuts: list[Cut], *, dry_run: bool) -> None:
+    columns = ("session!", "environment", "would go" if dry_run else "has gone", "entries#")
+    rows = [(folded(cut.head.id), cut.head.environment, _what_goes(cut), cut.entries) for cut in cuts]
+    print_table(columns, rows, most=MAX_ROWS)
     gone = [cut for cut in cuts if not cut.in_use]
     entries = counted(sum(cut.entries for cut in gone), "entry", "entries")
     what = f"{entries} of {counted(len(gone), 'session', 'sessions')}"
@@ -258,38 +233,31 @@ def _what_goes(cut: Cut) -> str:
 
 
 @app.command()
-def vacuum(store: StoreURL, json_output: AsJSON = False) -> None:
+async def vacuum(options: StoreOptions) -> Output:
     """Give back the space that what was removed has left behind, and remove what belongs to no session.
 
     Example: stateroom store vacuum --store sqlite:///rooms.db
     """
-    before, after = asyncio.run(_vacuum(store))
-    if json_output:
-        print_json({"before": _sizes_data(before), "after": _sizes_data(after)})
-        return
-    made = table("in the store", "number#", "size before#", "after#")
-    for kind, measured in after.items():
-        made.add_row(kind, f"{measured.rows:,}", size(before[kind].bytes), size(measured.bytes))
-    console.print(made)
-
-
-async def _vacuum(url: str) -> tuple[dict[str, Size], dict[str, Size]]:
-    async with existing_store(url) as store, shown_progress("vacuuming"):
+    async with options.open() as store, shown_progress("vacuuming"):
         before = await store.maintenance.sizes()
         await store.maintenance.vacuum()
-        return before, await store.maintenance.sizes()
+        after = await store.maintenance.sizes()
+    rows = [(kind, now.rows, size(before[kind].bytes), size(now.bytes)) for kind, now in after.items()]
+    return Output(
+        lambda: {"before": _sizes_data(before), "after": _sizes_data(after)},
+        lambda: print_table(("in the store", "number#", "size before#", "after#"), rows),
+    )
 
 
 @app.command()
-def copy(
-    store: StoreURL,
+async def copy(
+    options: StoreOptions,
     to: Annotated[str, typer.Option(help="The URL of the store to copy to, which is made if it is not there.")],
     session: Annotated[
         list[str] | None, typer.Option(help="Only this session, with those it was forked from; can be given again.")
     ] = None,
     env: OnlyEnv = None,
-    json_output: AsJSON = False,
-) -> None:
+) -> Output:
     """Copy sessions to another store, of any kind, and compare what has arrived with what was sent.
 
     Each session is copied as of one moment, after what it was forked from.
@@ -303,62 +271,142 @@ def copy(
     Example: stateroom store copy --store sqlite:///rooms.db --to "sqlite:///safe.db?compress=zstd&keys=env:KEYS"
     """
     if session and env is not None:
-        raise typer.BadParameter("not together with --session", param_hint="--env")
-    if store == to:
-        raise typer.BadParameter("this is the store that is to be copied", param_hint="--to")
-    copier, failed = asyncio.run(_copy(store, to, session or [], env))
-    copied = copier.copied.values()
-    entries, size_ = sum(each.entries for each in copied), sum(each.bytes for each in copied)
-    if json_output:
-        failures = [{"session": each, "error": error} for each, error in failed]
-        print_json({"sessions": len(copied), "entries": entries, "bytes": size_, "failed": failures})
-    else:
-        if failed:
-            made = table("session!", "not copied because")
-            for each, error in failed[:ROWS]:
-                made.add_row(each, error)
-            console.print(made)
-            if len(failed) > ROWS:
-                console.print(f"and {len(failed) - ROWS:,} more; --json lists them all", style="dim")
-        told = f"{counted(len(copied), 'session', 'sessions')} copied and compared"
-        console.print(f"{told}: {counted(entries, 'entry', 'entries')}, {size(size_)}")
-    if failed:
-        raise typer.Exit(1)
-
-
-async def _copy(
-    url: str, to: str, sessions: list[str], environment: str | None
-) -> tuple[Copier, list[tuple[str, str]]]:
-    """Copy what was chosen; the copier, and the sessions that could not be copied, each with the reason."""
+        raise InvalidOption("env", "not together with --session")
+    if options.store == to:
+        raise InvalidOption("to", "this is the store that is to be copied")
     async with AsyncExitStack() as stack:
-        source = await stack.enter_async_context(existing_store(url))
-        for session in sessions:
-            await source.head(session)  # a mistake in an id ends it here, before there is a target
-        chosen = sessions or await _ids(source, environment)
+        source = await stack.enter_async_context(options.open())
+        for id in session or ():
+            await source.head(id)  # a mistake in an id ends it here, before there is a target
+        chosen = session or await _ids(source, env)
         copier = Copier(source, await stack.enter_async_context(open_store(to)))
-        failed = []
+        failed = await _copy(copier, chosen)
+    copied = copier.copied.values()
+    entries, bytes_ = sum(session.entries for session in copied), sum(session.bytes for session in copied)
 
-        async def attempt(session: str) -> str | None:
-            try:
-                await copier.copy(session)
-            except StoreUnavailable:
-                raise
-            except (StoreError, SessionError, BadData) as error:
-                gone = isinstance(error, UnknownSession) and error.session == session
-                return None if gone else str(error)
-            return None
+    def data() -> dict[str, Any]:
+        failures = [{"session": session, "error": error} for session, error in failed]
+        return {"sessions": len(copied), "entries": entries, "bytes": bytes_, "failed": failures}
 
-        async with shown_progress("copying sessions", len(chosen)) as step:
-            async for session, error in side_by_side(chosen, attempt):
-                failed += [(session, error)] if error is not None else []
-                step()
-    return copier, failed
+    def show() -> None:
+        print_table(("session!", "not copied because"), failed, most=MAX_ROWS)
+        sessions = f"{counted(len(copied), 'session', 'sessions')} copied and compared"
+        console.print(f"{sessions}: {counted(entries, 'entry', 'entries')}, {size(bytes_)}")
+
+    return Output(data, show, 1 if failed else 0)
+
+
+async def _copy(copier: Copier, sessions: list[str]) -> list[tuple[str, str]]:
+    """Copy sessions; those that could not be copied, each with the reason."""
+
+    async def attempt(session: str) -> str | None:
+        try:
+            await copier.copy(session)
+        except StoreUnavailable:
+            raise
+        except (StoreError, SessionError, BadData) as error:
+            gone = isinstance(error, UnknownSession) and error.session == session
+            return None if gone else str(error)
+        return None
+
+    failed = []
+    async with shown_progress("copying sessions", len(sessions)) as step:
+        async for session, error in side_by_side(sessions, attempt):
+            failed += [(session, error)] if error is not None else []
+            step()
+    return failed
 
 
 async def _ids(store: Store, environment: str | None) -> list[str]:
     """All sessions, or those of an environment with what they share; the oldest first."""
     wanted = (
-        [None] if environment is None else [environment, *(shared_environment(each, environment) for each in SHARED)]
+        [None] if environment is None else [environment, *(shared_environment(scope, environment) for scope in SHARED)]
     )
-    ids = [head.id for each in wanted async for page in store.pages(HeadFilter(environment=each)) for head in page]
+    ids = [head.id for name in wanted async for page in store.pages(HeadFilter(environment=name)) for head in page]
     return ids[::-1]
+
+
+OUTCOMES = {
+    "migrated": "migrated",
+    "current": "current already",
+    "ended": "ended: migrated when they are read",
+    "in use": "in use: run this again later",
+    "foreign": "of an unknown environment: name it with --env",
+    "failed": "failed",
+}
+
+
+def migrate(
+    options: StoreOptions,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--env",
+            "-e",
+            help="The environment, as a registered name, module:Class or path.py:Class; by default all that are "
+            "registered. Repeatable.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Migrate everything in memory, and write nothing.")
+    ] = False,
+) -> Output:
+    """Migrate all sessions of a store to the newest schema of their states.
+
+    Each session gets an entry with a snapshot in the new schema; what is
+    stored does not change. This is optional: a session is also migrated when
+    it is opened. Here you see beforehand whether all can be.
+
+    You can stop it and run it again, also while servers run: a server with
+    older code refuses a session that was migrated.
+
+    The exit code is 1 if a session could not be migrated.
+
+    Example: stateroom migrate --store sqlite:///rooms.db --env shop.py:ShopEnvironment --dry-run
+    """
+    types: dict[str, type[State]] = {}
+    for name in env or registered():
+        types |= kept_types(make_environment(name))
+    sessions = asyncio.run(_migrate(options, types, dry_run=dry_run))
+    outcomes = Counter(migration.outcome for _, migration in sessions)
+    failed = [(head.id, migration.why) for head, migration in sessions if migration.outcome == "failed"]
+
+    def data() -> dict[str, Any]:
+        return {
+            "dry_run": dry_run,
+            "sessions": len(sessions),
+            "outcomes": dict(outcomes),
+            "versions": {environment: schema_of(kind).version for environment, kind in types.items()},
+            "failed": [{"session": session, "error": why} for session, why in failed],
+        }
+
+    def show() -> None:
+        _print_versions(sessions, types)
+        if failed:
+            console.print()
+            print_table(("session!", "cannot be migrated because"), failed, most=MAX_ROWS)
+        told = f"{counted(outcomes['migrated'], 'session', 'sessions')} of {len(sessions):,}"
+        console.print(f"{told} would be migrated; nothing was changed" if dry_run else f"{told} migrated")
+
+    return Output(data, show, 1 if failed else 0)
+
+
+async def _migrate(
+    options: StoreOptions, types: dict[str, type[State]], *, dry_run: bool
+) -> list[tuple[Head, Migrated]]:
+    async with options.open() as store, shown_progress("migrating sessions") as step:
+        migrator = Migrator(store, types, time.time)
+        sessions = []
+        async for session in migrator.plan() if dry_run else migrator.carry_out():
+            sessions.append(session)
+            step()
+        return sessions
+
+
+def _print_versions(sessions: list[tuple[Head, Migrated]], types: dict[str, type[State]]) -> None:
+    kinds = Counter((head.environment, migration.version or 0, migration.outcome) for head, migration in sessions)
+    rows = []
+    for (environment, version, outcome), count in sorted(kinds.items()):
+        newest = str(schema_of(types[environment]).version) if environment in types else ""
+        rows.append((environment, str(version or ""), newest, count, OUTCOMES[outcome]))
+    print_table(("environment", "from#", "to#", "sessions#", ""), rows)

@@ -1,19 +1,23 @@
-"""`stateroom train`: a model that learns from its episodes."""
+"""`stateroom train` and `stateroom export`: a model that learns from its episodes, and episodes for a trainer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.live import Live
 from rich.table import Table
 
-from stateroom.cli.options import AsJSON
-from stateroom.cli.output import console, number, print_json, table
+from stateroom.cli.command import AsJSON, Output
+from stateroom.cli.options import RunPath
+from stateroom.cli.output import complain, console, counted, note, number, print_json, progress_bar, say, table
 from stateroom.errors import needs
-from stateroom.training import Curve, TrainOptions
+from stateroom.rollout import StoredRun
+from stateroom.training import FORMATS, AdvantageMethod, Curve, To, TrainOptions, export_rows, write_table
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH = 40
@@ -39,9 +43,9 @@ def train(options: TrainOptions, json_output: AsJSON = False) -> None:
         with Live(console=console, auto_refresh=False) as live:
             trainer.run(lambda curve: live.update(_picture(curve, trainer.end), refresh=True))
     else:
-        trainer.run(lambda curve: console.print(_line(curve), soft_wrap=True))
+        trainer.run(lambda curve: say(_line(curve)))
     if not json_output:
-        console.print(f"the model is in {trainer.checkpoint}", soft_wrap=True)
+        say(f"the model is in {trainer.checkpoint}")
 
 
 def _trainer(options: TrainOptions) -> Any:
@@ -56,8 +60,8 @@ def _trainer(options: TrainOptions) -> Any:
 def _line(curve: Curve) -> str:
     """The last step in a line."""
     last = curve.steps[-1]
-    told = [f"{name.replace('_', ' ')} {number(last[name])}" for name in PLOTTED if name in last]
-    return f"step {int(last['step'])}: {', '.join(told)}"
+    figures = (f"{name.replace('_', ' ')} {number(last[name])}" for name in PLOTTED if name in last)
+    return f"step {int(last['step'])}: {', '.join(figures)}"
 
 
 def _picture(curve: Curve, end: int) -> Table:
@@ -78,3 +82,79 @@ def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
     means = [fmean(values[start:stop]) for start, stop in pairwise(edges)]
     low, high = min(means), max(means)
     return "".join(BARS[int((mean - low) / ((high - low) or 1.0) * (len(BARS) - 1))] for mean in means)
+
+
+ENDINGS: dict[To, str] = {
+    "sft": "_sft.jsonl",
+    "dpo": "_dpo.jsonl",
+    "grpo": "_grpo.jsonl",
+    "verl": "_verl.parquet",
+    "jsonl": "_training.jsonl",
+}
+"""How the name of a format's file ends, by default."""
+
+NOTHING: dict[To, str] = {
+    "sft": "no episode has a reward that is high enough; --min-reward sets another bound",
+    "dpo": "no two continuations of one state have different rewards",
+    "grpo": "the run has no finished episode",
+    "verl": "the run has no tasks",
+    "jsonl": "the run has no finished episode",
+}
+"""Why a format may have no rows."""
+
+
+async def export(
+    run: RunPath,
+    to: Annotated[
+        To,
+        typer.Option(
+            help="sft: solved episodes as messages. dpo: pairs of continuations of one state. grpo: tokens with "
+            "advantages. verl: tasks. jsonl: all of it."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The file, .jsonl or .parquet; by default beside the run.", show_default=False
+        ),
+    ] = None,
+    how: Annotated[
+        AdvantageMethod,
+        typer.Option("--advantages", help="grpo and jsonl: how advantages are estimated; vine and tree of trees."),
+    ] = "grpo",
+    min_reward: Annotated[
+        float | None,
+        typer.Option(
+            help="sft: only episodes with at least this reward; by default the solved ones.", show_default=False
+        ),
+    ] = None,
+) -> Output:
+    """Export the episodes of a run in the format of a trainer; the exit code is 1 if there is none.
+
+    Failed episodes, and failed branches of trees, are left out and counted.
+
+    Example: stateroom export rollouts/counter.jsonl --to sft
+
+    Preference pairs from the states of trees: stateroom export rollouts/tree.jsonl --to dpo --output pairs.parquet
+
+    Tokens with the advantage of each: stateroom export rollouts/tree.jsonl --to grpo --advantages vine
+    """
+    found = StoredRun.find(run)
+    path = output or found.files.rollouts.with_name(found.files.rollouts.stem + ENDINGS[to])
+    rows = export_rows(found, to, how=how, min_reward=min_reward)
+    with progress_bar(f"export to {path.name}") as bar:
+        bar.start()
+        written = await write_table(path, FORMATS[to].columns, rows, bar.advance)
+    failed = sum(episode.failed for episode in found.episodes())
+    if failed:
+        left_out = f"{counted(failed, 'failed episode or branch is', 'failed episodes or branches are')} left out"
+        note(f"{left_out}; see {found.files.failures}")
+
+    def show() -> None:
+        if written:
+            say(f"{counted(written, 'row', 'rows')} in {path}")
+        else:
+            complain(f"nothing to export: {NOTHING[to]}")
+
+    file = str(path) if written else None
+    return Output(lambda: {"rows": written, "failed": failed, "file": file}, show, 0 if written else 1)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stateroom.config.document import Size, read_yaml
+from stateroom.config.document import Node, Origin, Size, merged, read_yaml
 from stateroom.environment import registered
 from stateroom.errors import BadConfig
 
@@ -40,6 +41,8 @@ _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 
 Mapped = dict[str, Any]
 
+EMPTY = Node({}, Origin(""))
+
 
 class GymImport(NamedTuple):
     """A configuration of NeMo Gym as one of ours."""
@@ -54,51 +57,38 @@ def import_gym(paths: Sequence[Path]) -> GymImport:
 
     A reference to a value that the files do not have becomes an environment variable of that name.
     """
-    document: Mapped = {}
     notes: list[str] = []
     size = Size()
-    for path in paths:
-        document = _merged(document, _read(path, notes, size))
+    document = reduce(merged, (_read(path, notes, size) for path in paths), EMPTY)
     return _Import(_inherited(document), notes).convert()
 
 
-def _read(path: Path, notes: list[str], size: Size) -> Mapped:
+def _read(path: Path, notes: list[str], size: Size) -> Node:
     """What a file says together with those in its `config_paths`, which it changes."""
-    own = read_yaml(path, size).plain() or {}
-    if not isinstance(own, dict):
+    own = read_yaml(path, size)
+    if not isinstance(own.value, dict | None):
         raise BadConfig(f"{path}: should be a mapping of names to servers")
-    found: Mapped = {}
-    for name in own.pop("config_paths", None) or ():
+    servers = {**(own.value or {})}
+    files = EMPTY
+    for name in servers.pop("config_paths", EMPTY).plain() or ():
         places = [Path(name), *(parent / name for parent in path.parents)]  # of Gym's folder, wherever that is
         there = next((place for place in places if place.is_file()), None)
         if there is None:
             notes.append(f"config_paths: there is no {name} here; import it from Gym's folder")
         else:
-            found = _merged(found, _read(there, notes, size))
-    return _merged(found, own)
+            files = merged(files, _read(there, notes, size))
+    return merged(files, Node(servers, own.origin))
 
 
-def _merged(first: Mapped, second: Mapped) -> Mapped:
-    both = {
-        name: _merged(first[name], value)
-        for name, value in second.items()
-        if isinstance(value, dict) and isinstance(first.get(name), dict)
-    }
-    return {**first, **second, **both}
-
-
-def _inherited(document: Mapped) -> Mapped:
+def _inherited(document: Node) -> Mapped:
     """The servers with what they inherit; what is inherited from is no server of its own, as in Gym."""
-    base_of = {name: each["_inherit_from"] for name, each in document.items() if "_inherit_from" in _mapping(each)}
-    found = {name: each for name, each in document.items() if name not in base_of.values()}
+    bases = {name: server.at(["_inherit_from"]) for name, server in document.value.items()}
+    base_of = {name: base.value for name, base in bases.items() if base is not None}
+    servers = {name: server for name, server in document.value.items() if name not in base_of.values()}
     for name, base in base_of.items():
-        found[name] = _merged(_mapping(document.get(base)), found[name])
-        del found[name]["_inherit_from"]
-    return found
-
-
-def _mapping(value: Any) -> Mapped:
-    return value if isinstance(value, dict) else {}
+        server = merged(document.value.get(base, EMPTY), servers[name])
+        servers[name] = Node({key: part for key, part in server.value.items() if key != "_inherit_from"}, server.origin)
+    return {name: server.plain() for name, server in servers.items()}
 
 
 class _Import:

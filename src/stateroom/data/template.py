@@ -14,8 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from stateroom.errors import BadTask, InvalidArguments, TimedOut
 from stateroom.jsonl import line_of
-
-Row = dict[str, Any]
+from stateroom.rollout import Row
 
 MAX_SECONDS = 10.0
 """Seconds that a template may take for a row."""
@@ -55,13 +54,13 @@ class TaskTemplate:
     def row(self, raw: Row) -> Row:
         """The task row of a raw one; `BadTask` says which part cannot be made, and why."""
         seen = {"row": raw, **raw}
-        said = {name: _filled(name, part, seen) for name, part in self._parts.items()}
+        texts = {name: _filled(name, part, seen) for name, part in self._parts.items()}
         fields = {name: _filled(name, field, seen) for name, field in self._fields.items()}
-        asked = said["prompt"]
-        if "system" in said:
-            asked = [{"role": "system", "content": said["system"]}, {"role": "user", "content": asked}]
+        prompt = texts["prompt"]
+        if "system" in texts:
+            prompt = [{"role": "system", "content": texts["system"]}, {"role": "user", "content": prompt}]
         given = raw.get("responses_create_params")
-        request = {**(given if isinstance(given, dict) else {}), "input": asked}
+        request = {**(given if isinstance(given, dict) else {}), "input": prompt}
         return {**(fields or raw), "responses_create_params": request}
 
 

@@ -14,7 +14,10 @@ from .registry import (
     load_class as load_class,
     registered as registered,
 )
-from .sync_sessions import SyncSessions as SyncSessions
+from .sessions import (
+    StoreSessions as StoreSessions,
+    SyncSessions as SyncSessions,
+)
 from .task import Task as Task
 from .tools import (
     RESERVED as RESERVED,

@@ -99,7 +99,7 @@ def _checked(environment: type[Environment[Any, Any]], arguments: Mapping[str, A
     missing = [name for name, each in named.items() if each.default is each.empty and name not in arguments]
     if missing:
         name = missing[0]
-        raise DefinitionError(f"{environment.__name__} needs the argument {name!r}: give --env-arg {name}=VALUE")
+        raise DefinitionError(f"{environment.__name__} needs the argument {name!r}: give it in `env_args`")
     hints = _hints(environment) if arguments else {}
     return {
         name: _value(environment, name, value, hints.get(name, _type_of_default(named.get(name))))

@@ -409,7 +409,7 @@ class Environment(Generic[S, T]):
         made = self.made_with or {}
         if any(name not in made or made[name] != given[name] for name in given):
             told = f"{ENV_ARGS}: this instance of {self.name} has other arguments"
-            raise BadTask(f"{told}; use `stateroom run` in one process, or give them with --env-arg")
+            raise BadTask(f"{told}; use `stateroom run` in one process, or give them as `env_args`")
 
     @classmethod
     def arguments_of(cls, row: Any) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 from .address import ModelLimits as ModelLimits
 from .batch import (
     BatchModel as BatchModel,
-    Generated as Generated,
+    GeneratedTokens as GeneratedTokens,
     Prompt as Prompt,
 )
 from .chat import (
@@ -18,7 +18,6 @@ from .items import (
     answers_in as answers_in,
     calls_of as calls_of,
     checked_items as checked_items,
-    decoded as decoded,
     function_call as function_call,
     function_call_output as function_call_output,
     input_items as input_items,
@@ -29,6 +28,7 @@ from .items import (
     message_text as message_text,
     newest_turn as newest_turn,
     outputs_of as outputs_of,
+    response_object as response_object,
     text_of as text_of,
     with_ids as with_ids,
 )

@@ -35,7 +35,7 @@ class Prompt(NamedTuple):
     """As the request has it; None if it does not say."""
 
 
-class Generated(NamedTuple):
+class GeneratedTokens(NamedTuple):
     """What a model wrote."""
 
     ids: list[int]
@@ -62,7 +62,7 @@ class BatchModel(Model):
         self._context = context
         self._running = 0
         """Episodes that will ask, or end: a batch waits for them."""
-        self._waiting: list[_Asked] = []
+        self._waiting: list[_PendingPrompt] = []
         self._ended = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
@@ -83,7 +83,7 @@ class BatchModel(Model):
         """What the model wrote, as a message; its tool calls need no ids."""
 
     @abstractmethod
-    def generate(self, prompts: Sequence[Prompt]) -> Iterable[Generated]:
+    def generate(self, prompts: Sequence[Prompt]) -> Iterable[GeneratedTokens]:
         """Continue some prompts. It is called by the thread that works."""
 
     def prompt_of(self, request: Request) -> list[int]:
@@ -101,10 +101,10 @@ class BatchModel(Model):
         ids = self.prompt_of(request)
         starts = [len(item["prompt_token_ids"]) for item in request.items if item.get("prompt_is_delta") is False]
         used = len(ids) - starts[-1] if starts else 0
-        asked = request.settings.get("max_output_tokens")
-        room = min(self._length - used, self._context - len(ids), *([] if asked is None else [asked]))
+        limit = request.settings.get("max_output_tokens")
+        room = min(self._length - used, self._context - len(ids), *([] if limit is None else [limit]))
         prompt = Prompt(request.seed, request.step, ids, room, request.settings.get("temperature"))
-        written, log_probs = await self._generated(prompt) if room > 0 else Generated([], [])
+        written, log_probs = await self._generated(prompt) if room > 0 else GeneratedTokens([], [])
         written, log_probs = written[:room], log_probs[:room]
         message = {**self.parse(request, prompt, written), "role": "assistant"}
         calls = enumerate(message.get("tool_calls") or ())
@@ -113,14 +113,14 @@ class BatchModel(Model):
         truncated = not written or written[-1] not in self._ends
         return Answer(items_of([{**message, **tokens}]), Usage(len(ids), len(written)), truncated)
 
-    async def _generated(self, prompt: Prompt) -> Generated:
-        asked = _Asked(prompt, Future())
+    async def _generated(self, prompt: Prompt) -> GeneratedTokens:
+        pending = _PendingPrompt(prompt, Future())
         with self._changed:
             if self._error is not None:
                 raise ModelFailed(f"{self.name} cannot generate: {self._error!r}")
-            self._waiting.append(asked)
+            self._waiting.append(pending)
             self._changed.notify_all()
-        return await asyncio.wrap_future(asked.answer)
+        return await asyncio.wrap_future(pending.answer)
 
     def begin(self, episodes: int) -> None:
         """Let batches wait for some more episodes."""
@@ -146,13 +146,13 @@ class BatchModel(Model):
 
     def work(self) -> None:
         """Generate what is asked, until `stop`."""
-        batch: list[_Asked] = []
+        batch: list[_PendingPrompt] = []
         try:
             while batch := self._next_batch():
                 parts = (batch[start : start + self._most] for start in range(0, len(batch), self._most))
-                found = chain.from_iterable(self.generate([asked.prompt for asked in part]) for part in parts)
-                for asked, generated in zip(batch, found, strict=True):
-                    asked.answer.set_result(generated)
+                found = chain.from_iterable(self.generate([pending.prompt for pending in part]) for part in parts)
+                for pending, generated in zip(batch, found, strict=True):
+                    pending.answer.set_result(generated)
         except BaseException as error:
             self._fail(batch, error)  # so that all episodes end
             raise
@@ -163,28 +163,28 @@ class BatchModel(Model):
             self._ended = True
             self._changed.notify_all()
 
-    def _next_batch(self) -> list[_Asked]:
+    def _next_batch(self) -> list[_PendingPrompt]:
         """What is asked when all running episodes have asked; nothing after the end."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._ended or len(self._waiting) >= max(self._running, 1))
                 if self._ended:
                     return []
-                waiting, self._waiting = sorted(self._waiting, key=lambda asked: asked.prompt[:2]), []
-            if batch := [asked for asked in waiting if asked.answer.set_running_or_notify_cancel()]:
+                waiting, self._waiting = sorted(self._waiting, key=lambda pending: pending.prompt[:2]), []
+            if batch := [pending for pending in waiting if pending.answer.set_running_or_notify_cancel()]:
                 return batch
 
-    def _fail(self, batch: Sequence[_Asked], error: BaseException) -> None:
+    def _fail(self, batch: Sequence[_PendingPrompt], error: BaseException) -> None:
         with self._changed:
             self._error = error
-            waiting = [asked for asked in self._waiting if asked.answer.set_running_or_notify_cancel()]
-        for asked in [*batch, *waiting]:
-            if not asked.answer.done():
-                asked.answer.set_exception(ModelFailed(f"{self.name} cannot generate: {error!r}"))
+            waiting = [pending for pending in self._waiting if pending.answer.set_running_or_notify_cancel()]
+        for pending in [*batch, *waiting]:
+            if not pending.answer.done():
+                pending.answer.set_exception(ModelFailed(f"{self.name} cannot generate: {error!r}"))
 
 
-class _Asked(NamedTuple):
+class _PendingPrompt(NamedTuple):
     """A prompt that an episode has asked the model to continue."""
 
     prompt: Prompt
-    answer: Future[Generated]
+    answer: Future[GeneratedTokens]

@@ -21,8 +21,9 @@ from secrets import token_hex
 from typing import Any
 
 from stateroom.errors import ModelFailed
-from stateroom.model.items import Item, decoded, function_call_output, with_names
+from stateroom.model.items import Item, function_call_output, with_names
 from stateroom.model.tokens import TOKEN_FIELDS, without_tokens
+from stateroom.session import parsed
 
 Message = dict[str, Any]
 """A Chat Completions message."""
@@ -112,7 +113,7 @@ def template_messages(items: Iterable[Item], instructions: str | None = None) ->
         if REASONING in message:
             message[OLD_REASONING] = message.pop(REASONING)  # the name that templates know
         for call in message.get("tool_calls", ()):
-            call["function"] = {**call["function"], "arguments": decoded(call["function"]["arguments"])}
+            call["function"] = {**call["function"], "arguments": parsed(call["function"]["arguments"])}
     return [*([{"role": "system", "content": instructions}] if instructions else []), *messages]
 
 

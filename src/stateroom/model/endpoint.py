@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 from stateroom.errors import ModelFailed, NotFound
 from stateroom.model.address import NO_KEY, ModelAddress
 from stateroom.model.model import Request
+from stateroom.session import parsed
 
 try:
     import openai
@@ -126,16 +127,13 @@ class Endpoint:
         return Trouble(f"answered {status}: {said}", passing, after, "failing" if passing and status >= 500 else "well")
 
     def _decoded(self, text: str) -> dict[str, Any]:
-        try:
-            found = json.loads(text)
-            # A model that is cut off may leave half of a surrogate pair, which no store takes.
-            if "\\ud" in text or "\\uD" in text:
-                found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+        reply = parsed(text)
+        if not isinstance(reply, dict):
             raise ModelFailed(f"{self.name} answered with something that is not a JSON object: {text!r:.200}")
-        return found
+        if "\\ud" in text or "\\uD" in text:
+            # A model that is cut off may leave half of a surrogate pair, which no store takes.
+            return dict(json.loads(json.dumps(reply, ensure_ascii=False).encode(errors="replace")))
+        return reply
 
 
 def retry_after(headers: Mapping[str, str], today: float) -> float | None:
@@ -163,11 +161,10 @@ def _number(text: str | None) -> float | None:
 
 def _message(text: str) -> str:
     """The error message in a server's reply, in any of the common formats."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return text.strip() or "and nothing else"
+    message = parsed(text)
     for name in ("error", "message", "detail"):
-        if isinstance(found, dict) and found.get(name):
-            found = found[name]
-    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        if isinstance(message, dict) and message.get(name):
+            message = message[name]
+    if isinstance(message, str):
+        return message.strip() or "and nothing else"
+    return json.dumps(message, ensure_ascii=False)

@@ -44,6 +44,22 @@ def function_call_output(call_id: str, output: str) -> Item:
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
+def response_object(id: str, model: str, output: Iterable[Item], tools: Sequence[Item] = (), **fields: Any) -> Item:
+    """A Responses object of what a model said and did, by default a complete one."""
+    return {
+        "id": f"resp_{id}",
+        "object": "response",
+        "created_at": 0.0,
+        "status": "completed",
+        "model": model,
+        "output": with_ids(output),
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [*tools],
+        **fields,
+    }
+
+
 def with_ids(items: Iterable[Item]) -> list[Item]:
     """A response's output, in which what the model said and did has ids: its own, or else new ones by place.
 
@@ -163,14 +179,6 @@ def is_models(item: Item) -> bool:
 def outputs_of(conversation: list[Item]) -> list[Any]:
     """The results of all tool calls so far, decoded; a result that is not JSON stays a text."""
     return [result_of(item) for item in conversation if item.get("type") == "function_call_output"]
-
-
-def decoded(text: Any) -> Any:
-    """The value of a text with JSON, such as a call's arguments or its output; else the text itself."""
-    try:
-        return json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        return text
 
 
 def _checked_item(item: Any, place: int) -> Item:

@@ -8,6 +8,7 @@ from typing import Any
 
 from stateroom.errors import ModelFailed
 from stateroom.model.items import Item, function_call, message, text_of, with_names
+from stateroom.session import parsed
 
 Schema = dict[str, Any]
 
@@ -70,11 +71,7 @@ class AnswerFormat:
         """The items of an answer; None if it is incomplete, or has another format."""
         if self.free:
             return [message(text)]
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
-        match found:
+        match parsed(text):
             case {"message": str(said)}:
                 return [message(said)]
             case {"tool": str(name), "arguments": dict(arguments)}:
@@ -112,7 +109,7 @@ def _said(item: Item, form: AnswerFormat) -> tuple[str, str]:
     """The role and the text of an item; reasoning is left out."""
     match item.get("type", "message"):
         case "function_call":
-            return "assistant", _as_call(item.get("name"), _arguments(item.get("arguments")))
+            return "assistant", _as_call(item.get("name"), parsed(item.get("arguments") or "{}"))
         case "function_call_output":
             return "user", f"Result: {text_of({'content': item.get('output')})}"
         case "reasoning":
@@ -120,13 +117,6 @@ def _said(item: Item, form: AnswerFormat) -> tuple[str, str]:
     if item.get("role") == "assistant":
         return "assistant", text_of(item) if form.free else _as_message(text_of(item))
     return ("user" if item.get("role") == "user" else "system"), text_of(item)
-
-
-def _arguments(given: Any) -> Any:
-    try:
-        return json.loads(given or "{}")
-    except (ValueError, TypeError):
-        return given
 
 
 def _described(tool: Item) -> Iterator[str]:

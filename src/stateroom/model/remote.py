@@ -10,7 +10,7 @@ from stateroom.model.chat import CHAT_FIELD, chat_tools, completion_items, messa
 from stateroom.model.items import with_names
 from stateroom.model.model import Answer, Model, Request
 from stateroom.model.pool import Pool
-from stateroom.model.settings import chat_settings, usage_of
+from stateroom.model.settings import chat_settings, object_at, usage_of
 from stateroom.model.tokens import without_tokens
 
 NOT_SETTINGS = frozenset({"model", "input", "messages", "tools", "stream", "stream_options", "background", "n"})
@@ -60,7 +60,7 @@ class ResponsesModel(Model):
         return body | {"input": with_names(without_tokens(items))}
 
     def _read(self, reply: dict[str, Any]) -> Answer:
-        status, error, why = reply.get("status"), _fields(reply, "error"), _fields(reply, "incomplete_details")
+        status, error, why = reply.get("status"), object_at(reply, "error"), object_at(reply, "incomplete_details")
         if status not in (None, "completed", "incomplete") or why.get("reason") == "content_filter":
             kind = ModelUnavailable if error.get("code") in PASSING_CODES else ModelFailed
             raise kind(f"{self.name} gave no answer: the response is {status}, {error or why!r:.500}")
@@ -68,11 +68,6 @@ class ResponsesModel(Model):
         if not isinstance(output, list):
             raise ModelFailed(f"{self.name} answered with a response that has no output: {reply!r:.300}")
         return Answer(output, usage_of(reply.get("usage")), truncated=status == "incomplete")
-
-
-def _fields(reply: dict[str, Any], name: str) -> dict[str, Any]:
-    found = reply.get(name)
-    return found if isinstance(found, dict) else {}
 
 
 class ChatModel(Model):
@@ -117,7 +112,7 @@ def _choice(reply: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _tokens(reply: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
     """The token fields of an answer, where vLLM reports them next to the message."""
     found = {"prompt_token_ids": reply.get("prompt_token_ids"), "generation_token_ids": choice.get("token_ids")}
-    told = _fields(choice, "logprobs").get("content")
+    told = object_at(choice, "logprobs").get("content")
     if found["generation_token_ids"] is not None and isinstance(told, list):
         found["generation_log_probs"] = [token.get("logprob") for token in told if isinstance(token, dict)]
     return {name: value for name, value in found.items() if value is not None}

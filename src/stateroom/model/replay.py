@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 from stateroom.errors import BadTask, ModelFailed
 from stateroom.jsonl import parse_object, read_lines
-from stateroom.model.items import Item, answers_in, decoded, input_items, is_content, is_models, text_of
+from stateroom.model.items import Item, answers_in, input_items, is_content, is_models, text_of
 from stateroom.model.model import Answer, Model, Request
-from stateroom.session import result_of
+from stateroom.session import parsed, result_of
 
 Row = Mapping[str, Any]
 Key = tuple[bytes, ...]
 """A digest of each item."""
 
 
-class Recorded(NamedTuple):
+class RecordedEpisode(NamedTuple):
     """A recorded episode."""
 
     key: tuple[int, int]
@@ -41,7 +41,7 @@ class Replayed(Model):
 
     def __init__(self, rows: Iterable[Row], name: str = "replay") -> None:
         self.name = name
-        self._episodes: dict[Key, list[Recorded]] = {}
+        self._episodes: dict[Key, list[RecordedEpisode]] = {}
         for number, row in enumerate(rows, 1):
             opening, recorded = _recorded(row, number)
             self._episodes.setdefault(opening, []).append(recorded)
@@ -67,7 +67,7 @@ class Replayed(Model):
         self._compare(items[begun:], shown[begun:], _significant(episode.output[: where.start]))
         return Answer(episode.output[where.start : where.stop])
 
-    def _find(self, shown: Key, request: Request) -> tuple[int, Recorded]:
+    def _find(self, shown: Key, request: Request) -> tuple[int, RecordedEpisode]:
         """The length of the task's input, and the episode to replay."""
         for length in self._lengths:
             repeats = self._episodes.get(shown[:length]) if length <= len(shown) else None
@@ -91,14 +91,14 @@ class Replayed(Model):
             )
 
 
-def _chosen(repeats: list[Recorded], seed: int) -> Recorded:
+def _chosen(repeats: list[RecordedEpisode], seed: int) -> RecordedEpisode:
     name = f"resp_{seed:016x}"
     own = (episode for episode in repeats if episode.id == name)
     chance = int.from_bytes(blake2b(str(seed).encode(), digest_size=8).digest())
     return next(own, repeats[chance % len(repeats)])
 
 
-def _recorded(row: Row, number: int) -> tuple[Key, Recorded]:
+def _recorded(row: Row, number: int) -> tuple[Key, RecordedEpisode]:
     asked, response = row.get("responses_create_params"), row.get("response")
     output = response.get("output") if isinstance(response, dict) else None
     given = asked.get("input") if isinstance(asked, dict) else None
@@ -111,7 +111,7 @@ def _recorded(row: Row, number: int) -> tuple[Key, Recorded]:
     answers = answers_in(output)
     if response.get("status") == "completed" and not (output and is_models(output[-1])):
         answers.append(range(len(output), len(output)))  # the model ended it with an empty answer
-    return opening, Recorded(key, response.get("id"), output, answers)
+    return opening, RecordedEpisode(key, response.get("id"), output, answers)
 
 
 def _index(row: Row, name: str, default: int) -> int:
@@ -136,7 +136,7 @@ def _digest(item: Item) -> bytes:
         case "message":
             content: Any = [item.get("role"), text_of(item), _others(item.get("content"))]
         case "function_call":
-            content = [item.get("call_id"), item.get("name"), decoded(item.get("arguments"))]
+            content = [item.get("call_id"), item.get("name"), parsed(item.get("arguments"))]
         case "function_call_output":
             content = [item.get("call_id"), result_of(item)]
         case _:

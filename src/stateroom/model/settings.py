@@ -81,14 +81,15 @@ def usage_of(reported: Any) -> Usage | None:
     return Usage(
         _count(reported.get(f"{into}_tokens")),
         _count(reported.get(f"{out}_tokens")),
-        _count(_details(reported, into).get("cached_tokens")),
-        _count(_details(reported, out).get("reasoning_tokens")),
+        _count(object_at(reported, f"{into}_tokens_details").get("cached_tokens")),
+        _count(object_at(reported, f"{out}_tokens_details").get("reasoning_tokens")),
     )
 
 
-def _details(reported: dict[str, Any], what: str) -> dict[str, Any]:
-    found = reported.get(f"{what}_tokens_details")
-    return found if isinstance(found, dict) else {}
+def object_at(reply: dict[str, Any], name: str) -> dict[str, Any]:
+    """An object in a server's reply; empty if it is not there, or something else is."""
+    value = reply.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _count(value: Any) -> int:

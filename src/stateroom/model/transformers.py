@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, StaticCache
 
 from stateroom.errors import NotFound
-from stateroom.model.batch import BatchModel, Generated, Prompt
+from stateroom.model.batch import BatchModel, GeneratedTokens, Prompt
 from stateroom.model.chat import Message, chat_tools, messages_of, template_messages
 from stateroom.model.chat_template import ChatTemplate
 from stateroom.model.items import Item
@@ -99,8 +99,8 @@ class TransformersModel(BatchModel):
     def parse(self, request: Request, prompt: Prompt, written: list[int]) -> Message:
         return self._template.parse(written)
 
-    def generate(self, prompts: Sequence[Prompt]) -> list[Generated]:
-        generated: list[Generated] = self._decoder.generate(prompts)
+    def generate(self, prompts: Sequence[Prompt]) -> list[GeneratedTokens]:
+        generated: list[GeneratedTokens] = self._decoder.generate(prompts)
         return generated
 
     def render_answer(self, items: Sequence[Item]) -> list[int]:
@@ -121,7 +121,7 @@ class Decoder:
         """Of compiled steps, which are bound to their memory."""
 
     @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not see torch
-    def generate(self, prompts: Sequence[Prompt]) -> list[Generated]:
+    def generate(self, prompts: Sequence[Prompt]) -> list[GeneratedTokens]:
         """Continue some prompts, each up to an end or as far as it has room."""
         network, device = self._network.eval(), self._network.device
         width, length = max(len(prompt.ids) for prompt in prompts), max(prompt.room for prompt in prompts)
@@ -202,7 +202,7 @@ class _Sampler:
         self._log_probs.append(scores.gather(1, tokens)[:, 0])
         return tokens[:, 0]
 
-    def generated(self, ends: torch.Tensor) -> list[Generated]:
+    def generated(self, ends: torch.Tensor) -> list[GeneratedTokens]:
         """What was sampled for each prompt, up to its end."""
         last = {*ends.tolist()}
         found = []
@@ -210,5 +210,5 @@ class _Sampler:
         for prompt, (tokens, log_probs) in zip(self._prompts, rows, strict=False):
             stop = next((place + 1 for place, token in enumerate(tokens) if token in last), len(tokens))
             stop = min(stop, prompt.room)
-            found.append(Generated(tokens[:stop], log_probs[:stop]))
+            found.append(GeneratedTokens(tokens[:stop], log_probs[:stop]))
         return found

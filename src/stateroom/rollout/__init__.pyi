@@ -40,6 +40,7 @@ from .metrics import (
 )
 from .options import (
     CollectOptions as CollectOptions,
+    EnvArgs as EnvArgs,
     EnvironmentOptions as EnvironmentOptions,
     EnvironmentSpec as EnvironmentSpec,
     EpisodeOptions as EpisodeOptions,
@@ -84,15 +85,17 @@ from .result import (
     EpisodeResult as EpisodeResult,
     RunResult as RunResult,
 )
-from .resume import ResumePlan as ResumePlan
 from .rows import (
     PARENT as PARENT,
     SESSION as SESSION,
+    Key as Key,
+    Row as Row,
     given_row as given_row,
     verdict_fields as verdict_fields,
 )
 from .runner import (
     Report as Report,
+    ResumePlan as ResumePlan,
     run as run,
 )
 from .runs import (

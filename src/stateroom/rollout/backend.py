@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from stateroom.agent import AgentLog, Workspace
-from stateroom.environment import ENV_ARGS, Environment, variant_of
+from stateroom.environment import ENV_ARGS, Environment, StoreSessions
 from stateroom.errors import UnknownSession
 from stateroom.rollout.rows import SESSION, Row, given_row
 from stateroom.session import Lifecycle, Session, Sessions, Verdict
@@ -71,19 +71,11 @@ class LocalBackend:
     def __init__(self, environment: Environment[Any, Any], store: Store) -> None:
         self._environment = environment
         self._stateless = environment.state_type is None
-        self._store = store
-        self._sessions: dict[int, Sessions[Any]] = {}
+        self.sessions = StoreSessions(store)
 
     def sessions_of(self, row: Row) -> Sessions[Any]:
         """The sessions of the instance in which a row runs."""
-        variant = variant_of(self._environment, row)  # which lives as long as the environment
-        if id(variant) not in self._sessions:
-            self._sessions[id(variant)] = Sessions(variant, self._store)
-        return self._sessions[id(variant)]
-
-    async def stop(self) -> None:
-        for sessions in self._sessions.values():
-            await sessions.stop()
+        return self.sessions.of(self._environment, row)
 
     async def seed(self, row: Row, *, seed: int, began: float) -> EpisodeSession:
         return await self.sessions_of(row).seed(given_row(row), seed=seed, began=began, session_id=row.get(SESSION))
@@ -116,7 +108,7 @@ async def local_backend(environment: Environment[Any, Any], store: str) -> Async
         try:
             yield backend
         finally:
-            await backend.stop()
+            await backend.sessions.stop()
 
 
 # Transcripts of episodes whose sessions are not in the run's store.

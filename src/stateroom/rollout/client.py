@@ -194,7 +194,7 @@ async def find_admin_api(client: aiohttp.ClientSession, root: str, token: str | 
         if reply.status in REFUSED:
             raise Unauthorized(
                 f"the admin API at {place}, which forks sessions, refused: {reply.error.get('message')}. "
-                "Give the token of `stateroom serve --admin-token` as --admin-token or STATEROOM_ADMIN_TOKEN"
+                "Give the server's admin token as `admin_token`, or in STATEROOM_ADMIN_TOKEN"
             )
         if reply.status == 200 and "sessions" in reply.content:
             return AdminClient(connection, token, await is_stateless(ServerConnection(client, root)))

@@ -46,8 +46,7 @@ class Ended(NamedTuple):
 
     row: Row
     line: bytes = b""
-    measured: Row | None = None
-    """None when it failed."""
+    failed: bool = False
     waits_in: str | None = None
     """The session, when it waits for input."""
     session: EpisodeSession | None = None
@@ -71,7 +70,7 @@ async def run_episode(plan: EpisodePlan, start: Start, row: Row, watch: Watch = 
         failure = {**known, **failure_fields(error), **session_fields(session)}
         if session is None and isinstance(error, SessionError):  # it exists, and with another plan it may continue
             failure["_ng_failure_terminal"] = False
-        return Ended(failure, line_of(failure), session=None if is_transient(error) else session)
+        return Ended(failure, line_of(failure), failed=True, session=None if is_transient(error) else session)
 
 
 async def _act_and_verify(plan: EpisodePlan, started: Started, row: Row, began: float, watch: Watch) -> Ended:
@@ -91,14 +90,15 @@ async def _act_and_verify(plan: EpisodePlan, started: Started, row: Row, began: 
     except JudgeFailed as error:  # its row has all that a later verdict needs
         spent = time_fields(began, trajectory.times, before.times) | plan.cost_of(response)
         failure = {**row, "response": response, **spent, **failure_fields(error), **session_fields(session)}
-        return Ended(failure, line_of(failure))
-    measured = {
+        return Ended(failure, line_of(failure), failed=True)
+    done = {
+        **row,
         **measured_fields(row, session, verdict, response),
         **plan.cost_of(response),
         **time_fields(began, trajectory.times, before.times),
+        "response": response,
     }
-    done = {**row, **measured, "response": response}
-    return Ended(done, line_of(done), measured, session=session)
+    return Ended(done, line_of(done), session=session)
 
 
 async def close_quietly(session: EpisodeSession) -> None:

@@ -134,4 +134,4 @@ class RunFiles:
 def ensure_new(path: Path) -> None:
     """Raise `CannotWrite` if there is a file."""
     if path.exists():
-        raise CannotWrite(f"{path} is there already; give another --output, or replace it with --force")
+        raise CannotWrite(f"{path} is there already; give another `output`, or replace it with `force`")

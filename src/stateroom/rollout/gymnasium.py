@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from stateroom.agent import AgentLog, Outcome
 from stateroom.errors import BadVerdict
-from stateroom.model import Item, function_call, message, with_ids
+from stateroom.model import Item, function_call, message, response_object
 from stateroom.rollout.client import ServerConnection
 from stateroom.rollout.rows import Row, given_row
 from stateroom.session import AgentInMemory, Lifecycle, Result, Verdict
@@ -74,16 +74,7 @@ class GymnasiumSession:
         """Nothing: the server ends the episode itself."""
 
     async def _step(self, item: Item, step_id: str | None) -> Row:
-        response = {
-            "id": f"resp_{step_id}",
-            "object": "response",
-            "created_at": 0.0,
-            "model": "stateroom",
-            "output": with_ids([item]),
-            "parallel_tool_calls": True,
-            "tool_choice": "auto",
-            "tools": [],
-        }
+        response = response_object(str(step_id), "stateroom", [item])
         repeatable = self._repeatable and step_id is not None
         body = {**self._row, "response": response, **({STEP_ID: step_id} if repeatable else {})}
         reply = await self._connection.post("/step", body, {}, repeatable=repeatable)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from io import BufferedReader
@@ -24,16 +25,19 @@ import msgspec
 from msgspec import Raw
 
 from stateroom.errors import BadData, BadTask, NotFound
-from stateroom.jsonl import BOM, open_regular, parse_object
+from stateroom.jsonl import BOM, open_regular, parse_object, read_lines
 from stateroom.rollout.files import RunFiles
+from stateroom.rollout.lazy import LazySequence
 from stateroom.rollout.metrics import ALWAYS
 from stateroom.rollout.rows import (
     COST,
+    EDITED,
     INDICES,
     MAX_NUMBER,
     REVERIFIED,
     SESSION,
     TIMES,
+    Key,
     Row,
     complete_row,
     key_of,
@@ -62,10 +66,13 @@ EDGE = 4096
 CHECKED = 64
 """Rows of each file that are compared with the file when an index is opened."""
 
+PAGE = 1000
+"""Rows of an answer that are in memory at a time."""
+
 WAIT = 30.0
 """Seconds to wait for another process that writes the same index."""
 
-VERSION = 2
+VERSION = 3
 """The version of the tables below; an index of another version is made anew."""
 
 
@@ -87,16 +94,20 @@ TABLES = (
         """file TEXT NOT NULL, line INTEGER NOT NULL, offset INTEGER NOT NULL, length INTEGER NOT NULL,
         task INTEGER NOT NULL, rollout INTEGER NOT NULL, reward REAL, failure TEXT, session TEXT, tool_calls REAL,
         turns INTEGER, tokens REAL, seconds REAL, cost REAL, chosen INTEGER NOT NULL, node TEXT, tool TEXT, model TEXT,
-        rescored INTEGER NOT NULL, numbers BLOB NOT NULL, again INTEGER NOT NULL, id INTEGER PRIMARY KEY""",
+        terminal INTEGER NOT NULL, rescored INTEGER NOT NULL, before REAL, edited INTEGER NOT NULL,
+        numbers BLOB NOT NULL, again INTEGER NOT NULL, id INTEGER PRIMARY KEY""",
     ),
     "CREATE INDEX by_task ON rows (file, task, rollout)",
     _table("about", "made TEXT NOT NULL, changes INTEGER NOT NULL"),
 )
 
+INPUTS = "rows WHERE file = 'inputs' AND NOT again"
+"""The rows before they had a verdict."""
+
 NO_REWARD = "SELECT count(*), min(line) FROM rows WHERE file = 'rollouts' AND failure IS NULL AND reward IS NULL"
 """Rows without a number that is their reward, and the first of them."""
 
-INSERT = f"""INSERT INTO rows VALUES ({", ".join("?" * 20)},
+INSERT = f"""INSERT INTO rows VALUES ({", ".join("?" * 23)},
     ? IS NULL AND EXISTS (SELECT 1 FROM rows WHERE file = ? AND task = ? AND rollout = ?), ?)"""
 
 LINES = 1 << 40
@@ -131,16 +142,27 @@ class RunIndex:
         [(self._made,)] = self.select("SELECT made FROM about")
 
     @classmethod
-    def of(cls, files: RunFiles) -> Self:
-        """The index of a run, with all rows that its files have now."""
+    def of(cls, files: RunFiles, *names: str) -> Self:
+        """The index of a run with all rows that its files have now, or that those of these names have."""
         index = cls(files)
-        while index.advance():
+        while index.advance(*names):
             pass
         return index
 
     def close(self) -> None:
         with self._lock:
             self._database.close()
+
+    def stream(self, query: str, given: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        """The same, some at a time; the index must not be changed meanwhile."""
+        with self._lock:
+            cursor = self._database.execute(query, given)
+        while rows := self._fetched(cursor):
+            yield from rows
+
+    def _fetched(self, cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return cursor.fetchmany(PAGE)
 
     def select(self, query: str, given: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """The rows that a query finds."""
@@ -184,6 +206,19 @@ class RunIndex:
             found.append(f"{self.files.rollouts.name}: {rows} no finite number as the reward; see line {line}")
         return found
 
+    def ensure_whole(self, *names: str) -> None:
+        """Raise `NotFound` if a file cannot be read, and `BadTask` with its first line that is not a row."""
+        for name in names:
+            position, path = self._position(name), self._path(name)
+            if path.exists() and not path.is_file():
+                raise NotFound(f"cannot read {path}: not a regular file")
+            if position.first_unread is not None:
+                for number, line in read_lines(path):
+                    if number == position.first_unread:
+                        parse_row(line, number)
+
+    # Whole rows.
+
     def row(self, file: str, line: int) -> Row:
         """The whole row in a line; `NotFound` if it is not there, or no longer."""
         places = self.select("SELECT offset, length, task, rollout FROM rows WHERE id = ?", (_id(file, line),))
@@ -195,11 +230,26 @@ class RunIndex:
                     return row
         raise NotFound(f"{self._path(file).name} has no row in line {line}, or was replaced: load the run again")
 
+    def rows(self, where: str, given: tuple[Any, ...] = (), order: str = "id") -> IndexedRows:
+        """The rows that a condition chooses, which are read from their files as they are asked for."""
+        ids = self.stream(f"SELECT id FROM rows WHERE {where} ORDER BY {order}", given)
+        return IndexedRows(self, array("q", (identity for (identity,) in ids)))
+
+    @property
+    def inputs(self) -> InputRows:
+        """The rows before they had a verdict, by key."""
+        return InputRows(self)
+
+    def lines(self, file: str, where: str) -> set[int]:
+        """The numbers of some lines of a file."""
+        found = self.stream(f"SELECT line FROM rows WHERE file = '{file}' AND {where}")
+        return {line for (line,) in found}
+
     # Reading.
 
-    def advance(self) -> bool:
+    def advance(self, *names: str) -> bool:
         """Index the next batch of lines; False if there is nothing new."""
-        return any(self._advance(name) for name in INDEXED)
+        return any(self._advance(name) for name in names or INDEXED)
 
     def _advance(self, name: str) -> bool:
         known = self._position(name)
@@ -240,6 +290,40 @@ class RunIndex:
 
     def _path(self, name: str) -> Path:
         return getattr(self.files, name)  # type: ignore[no-any-return]
+
+
+class IndexedRows(LazySequence[Row]):
+    """Rows in the files of a run; of each, 8 bytes are in memory. `NotFound` if one is no longer there."""
+
+    def __init__(self, index: RunIndex, ids: array[int]) -> None:
+        self._index = index
+        self._ids = ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def _item(self, index: int) -> Row:
+        return self._index.row(*_place(self._ids[index]))
+
+
+class InputRows(Mapping[Key, Row]):
+    """The rows of a run before they had a verdict, sorted by their keys, and read as they are asked for."""
+
+    def __init__(self, index: RunIndex) -> None:
+        self._index = index
+
+    def __len__(self) -> int:
+        [(count,)] = self._index.select(f"SELECT count(*) FROM {INPUTS}")
+        return count  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Key]:
+        return self._index.stream(f"SELECT task, rollout FROM {INPUTS} ORDER BY task, rollout")
+
+    def __getitem__(self, key: Key) -> Row:
+        found = self._index.select(f"SELECT line FROM {INPUTS} AND task = ? AND rollout = ?", key)
+        if not found:
+            raise KeyError(key)
+        return self._index.row("inputs", found[0][0])
 
 
 # The database.
@@ -339,6 +423,11 @@ def _id(name: str, line: int) -> int:
     return LINES * INDEXED.index(name) + line
 
 
+def _place(identity: int) -> tuple[str, int]:
+    """The file and the line of a row."""
+    return INDEXED[identity // LINES], identity % LINES
+
+
 def _to_insert(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """The values of `INSERT`; some come twice, since the first releases of 3.12 warn of numbered placeholders."""
     *values, identity = row
@@ -403,7 +492,10 @@ _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(dict[str, float | dict[str, float]]).decode
 
 NUMERIC = frozenset(b"-0123456789tf")
-NAMED = {*INDICES, SESSION, TIMES, CHOSEN, NODE, REVERIFIED, "_ng_failure_class", "reward_components", "tool"}
+NAMED = {
+    *(*INDICES, SESSION, TIMES, CHOSEN, NODE, REVERIFIED, EDITED),
+    *("_ng_failure_class", "_ng_failure_terminal", "reward_components", "tool"),
+}
 
 
 def _scalars(line: bytes, number: int) -> tuple[Any, ...]:
@@ -426,7 +518,10 @@ def _scalars(line: bytes, number: int) -> tuple[Any, ...]:
         _text(row.get(NODE)),
         _text(row.get("tool")),
         _text(response.model),
+        row.get("_ng_failure_terminal", True) is not False,
         REVERIFIED in row,
+        _float(row[REVERIFIED].get("reward")) if REVERIFIED in row else None,
+        row.get(EDITED) is True,
         _pack(_numbers(row)),
     )
 

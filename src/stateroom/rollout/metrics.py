@@ -19,8 +19,7 @@ from stateroom.errors import BadData
 from stateroom.rollout.figures import Figures
 from stateroom.rollout.lazy import LazyMap, plain
 from stateroom.rollout.repeats import across_repeats, repeat_metrics, repeats_of
-from stateroom.rollout.rows import COST, MAX_NUMBER, TOKENS, VERDICT, Key, Row, changed_fields, key_of
-from stateroom.rollout.spool import SpooledRows
+from stateroom.rollout.rows import COST, MAX_NUMBER, TOKENS, VERDICT, Row
 
 ALWAYS = VERDICT | {"tool_calls", "truncated", *TOKENS, COST}
 """Fields that are measured, and not given by a task, in any row."""
@@ -62,35 +61,6 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
         paid = (usage.get("input_tokens", 0) - cached) * self.input + usage.get("output_tokens", 0) * self.output
         paid += cached * (self.input if self.cached is None else self.cached)
         return {COST: round(paid / 1_000_000, 9)}
-
-
-class Measurements:
-    """Collects what was measured in the rows of a run, apart from the numbers that their tasks came with.
-
-    They are kept in `rows`, by default in memory.
-    """
-
-    def __init__(self, inputs: Mapping[Key, Row], rows: list[Row] | SpooledRows | None = None) -> None:
-        self.agent: Any = None
-        """The model of the episodes."""
-        self._inputs = inputs
-        self._names = set(ALWAYS)
-        self._rows = [] if rows is None else rows
-
-    def add(self, row: Row) -> Row:
-        """Add a row; gives the numbers in it."""
-        given = self._inputs.get(key_of(row))
-        if given is not None:
-            self._names |= changed_fields(given, row)
-        self.agent = self.agent or row.get("agent_ref")
-        measured = {name: row[name] for name in row if isinstance(row[name], int | float) or name in ALWAYS}
-        self._rows.append(measured)
-        return measured
-
-    def rows(self) -> Sequence[Row]:
-        """The rows with only their measurements and indices, made as they are read."""
-        names = {*self._names, "_ng_task_index", "_ng_rollout_index"}
-        return LazyMap(lambda row: {name: row[name] for name in row if name in names}, self._rows)
 
 
 def pass_at_k(n: int, solved: int, k: int) -> float:

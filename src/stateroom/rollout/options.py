@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from datetime import datetime
@@ -21,14 +20,7 @@ from stateroom.options import Option, Unchecked, options
 from stateroom.rollout.metrics import SOLVED, Price
 from stateroom.rollout.rows import Row
 from stateroom.rollout.tasks import RemoteEnvironment
-
-
-def json_or_text(text: str) -> Any:
-    """The value of a JSON text; of another text, itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+from stateroom.session import parsed
 
 
 def as_price(given: str | Price | None) -> Price | None:
@@ -46,17 +38,19 @@ EnvironmentSpec = Annotated[
     Option(metavar="ENV"),
 ]
 
+EnvArgs = Annotated[
+    Mapping[str, Any],
+    Field(description="Arguments of the environment's constructor."),
+    Option(flag="--env-arg", value=TypedText, example="difficulty=hard"),
+]
+
 
 @options
 class EnvironmentOptions:
     """An environment and its tasks."""
 
     environment: EnvironmentSpec = field(default=None, kw_only=False)
-    env_args: Annotated[
-        Mapping[str, Any],
-        Field(description="Arguments of the environment's constructor."),
-        Option(flag="--env-arg", value=TypedText, example="difficulty=hard"),
-    ] = field(default_factory=dict)
+    env_args: EnvArgs = field(default_factory=dict)
     input: Annotated[
         Path | str | PathLike[str] | Iterable[Any] | None,
         Unchecked,
@@ -157,7 +151,7 @@ class EpisodeOptions(ModelOptions, EnvironmentOptions):
         Field(
             description="Parameters of the model's requests, such as temperature=0.7; they replace those of the tasks."
         ),
-        Option(flag="--set", value=json_or_text, example="temperature=0.7"),
+        Option(flag="--set", value=parsed, example="temperature=0.7"),
     ] = field(default_factory=dict)
     record_tokens: Annotated[
         Exactness | None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -14,7 +14,7 @@ from urllib.parse import quote
 from stateroom.agent import Agent, Context, Trajectory
 from stateroom.environment import Environment, variant_of
 from stateroom.errors import BadTask, InvalidOption, needs
-from stateroom.model import Item, ModelSource, input_items, with_ids
+from stateroom.model import Item, ModelSource, input_items, response_object
 from stateroom.options import takes
 from stateroom.rollout.backend import Backend, local_backend
 from stateroom.rollout.files import RunFiles
@@ -92,17 +92,9 @@ class EpisodePlan:
 
     def response(self, trajectory: Trajectory, tools: list[Item], seed: int) -> dict[str, Any]:
         """A trajectory as a Responses object."""
-        response = {
-            "id": f"resp_{seed:016x}",
-            "object": "response",
-            "created_at": EPOCH,
-            "status": trajectory.status,
-            "model": self.model.name,
-            "output": with_ids(trajectory.output),
-            "parallel_tool_calls": True,
-            "tool_choice": "auto",
-            "tools": tools,
-        }
+        response = response_object(
+            f"{seed:016x}", self.model.name, trajectory.output, tools, status=trajectory.status, created_at=EPOCH
+        )
         if trajectory.usage is not None:
             response["usage"] = trajectory.usage.plain()
         if trajectory.instructions:
@@ -115,7 +107,7 @@ class Plan(EpisodePlan):
     """Which model runs which tasks of an environment, where, and what is written."""
 
     options: CollectOptions
-    tasks: list[Row]
+    tasks: Sequence[Row]
     files: RunFiles
 
     @property

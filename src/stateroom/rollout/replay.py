@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from stateroom.agent import call_tool, output_text
-from stateroom.environment import Environment, variant_of
+from stateroom.environment import Environment, StoreSessions
 from stateroom.errors import (
     BadTask,
     EnvironmentFailed,
@@ -20,8 +20,11 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.jsonl import read_lines
-from stateroom.rollout.rows import EDITED, PARENT, SESSION, Key, Row, key_of, parse_row, task_of
-from stateroom.rollout.tasks import find_inputs
+from stateroom.model import input_items, text_of
+from stateroom.rollout.files import RunFiles
+from stateroom.rollout.index import RunIndex
+from stateroom.rollout.rows import EDITED, INDICES, PARENT, SESSION, Key, Row, given_row, key_of, parse_row, task_of
+from stateroom.rollout.tasks import read_tasks
 from stateroom.session import (
     COPIED,
     NOT_REPEATABLE,
@@ -102,9 +105,8 @@ async def replay_session(
     External tools do not run: their results are copied from the log. Nothing is written to the store.
     """
     seeds = [entry.input async for entry in History(store).entries(session, until=1)]
-    variant = variant_of(environment, seeds[0]) if seeds else environment
-    async with open_replayer(variant, lenient, "skip") as replayer:
-        return await replayer.session(store, session)
+    async with open_replayers(environment, lenient, "skip") as replayer_of:
+        return await replayer_of(seeds[0] if seeds else {}).session(store, session)
 
 
 async def replay_rollouts(
@@ -126,16 +128,11 @@ async def replay_rollouts(
     """
     found: list[Replay] = []
     inputs = find_inputs(rollouts, environment, tasks)
-    replayers: dict[int, Replayer] = {}
-    async with AsyncExitStack() as stack:
+    async with open_replayers(environment, lenient, reads) as replayer_of:
         for number, line in read_lines(rollouts):
             try:
                 row = parse_row(line, number)
-                variant = variant_of(environment, row)
-                if id(variant) not in replayers:
-                    opened = open_replayer(variant, lenient, reads)
-                    replayers[id(variant)] = await stack.enter_async_context(opened)
-                found.append(await replayers[id(variant)].row(row, store, inputs))
+                found.append(await replayer_of(row).row(row, store, inputs))
             except BadTask as error:
                 found.append(Replay(refused=str(error)))
             on_row()
@@ -147,12 +144,14 @@ async def replay_rollouts(
 
 
 @asynccontextmanager
-async def open_replayer(environment: Environment[Any, Any], lenient: bool, reads: Reads) -> AsyncIterator[Replayer]:
-    """A replayer of an environment's episodes, with a store in memory."""
+async def open_replayers(
+    environment: Environment[Any, Any], lenient: bool, reads: Reads
+) -> AsyncIterator[Callable[[Row], Replayer]]:
+    """Replayers of an environment's episodes, by their rows, with a store in memory."""
     async with open_store("memory://") as store:
-        sessions = Sessions[Any](environment, store)
+        sessions = StoreSessions(store)
         try:
-            yield Replayer(sessions, lenient, reads)
+            yield lambda row: Replayer(sessions.of(environment, row), lenient, reads)
         finally:
             await sessions.stop()
 
@@ -470,3 +469,34 @@ class _Player:
         self._replay.differences.append(difference)
         if not self._lenient:
             raise _Stopped
+
+
+Prompt = tuple[tuple[Any, str], ...]
+"""What a model is asked: the roles and texts of the messages."""
+
+
+def find_inputs(rollouts: Path, environment: Environment[Any, Any], tasks: Path | None = None) -> Mapping[Key, Row]:
+    """The rows of a rollouts file before they had a verdict, as far as they are known.
+
+    They are in the inputs file of the run. If that is not there, `tasks` may name a task file, in which they are found
+    by what the model was asked: rollouts of NeMo Gym need not repeat the fields of their tasks.
+    """
+    if tasks is None:
+        return RunIndex.of(RunFiles(rollouts), "inputs").inputs
+    by_prompt: dict[Prompt, Row] = {}
+    for read in read_tasks(tasks, environment):
+        task = {name: value for name, value in given_row(read).items() if name not in INDICES}
+        if by_prompt.setdefault(_prompt(task), task) != task:
+            raise BadTask(f"{tasks} has several tasks with the same prompt: rollouts do not tell which is theirs")
+    found: dict[Key, Row] = {}
+    for number, line in read_lines(rollouts):
+        with suppress(BadTask):  # which is told when the row itself is read
+            row = parse_row(line, number)
+            if _prompt(row) in by_prompt:
+                found[key_of(row)] = {**by_prompt[_prompt(row)], **{name: row[name] for name in INDICES}}
+    return found
+
+
+def _prompt(row: Row) -> Prompt:
+    items = input_items(row.get("responses_create_params", {}).get("input"))
+    return tuple((item.get("role"), text_of(item)) for item in items)

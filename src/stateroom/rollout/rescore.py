@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -19,18 +19,21 @@ from stateroom.errors import BadTask, CannotWrite, NotFound, StoreUnavailable
 from stateroom.jsonl import Appender, line_of, quick_line_of, read_lines, repair, replace_lines
 from stateroom.rollout.description import RunDescription, arguments_of, changed_arguments
 from stateroom.rollout.files import RunFiles, ensure_new
-from stateroom.rollout.inputs import inputs_of
-from stateroom.rollout.metrics import SOLVED, Measurements, aggregate_lazily
+from stateroom.rollout.index import RunIndex
+from stateroom.rollout.metrics import SOLVED, aggregate_lazily
 from stateroom.rollout.plan import agent_ref
+from stateroom.rollout.replay import find_inputs
 from stateroom.rollout.rows import (
     COST,
     EDITED,
     FAILURE,
+    INDICES,
     REVERIFIED,
     SESSION,
     TOKENS,
     Key,
     Row,
+    RowsOf,
     failure_fields,
     key_of,
     parse_row,
@@ -39,14 +42,21 @@ from stateroom.rollout.rows import (
 )
 from stateroom.rollout.runner import run_all
 from stateroom.rollout.scorer import FirstScorer, Scored, StoredScorer, open_scorer
-from stateroom.rollout.spool import SpooledRows
-from stateroom.rollout.tasks import find_inputs
+from stateroom.rollout.search import ANSWERS, Search
 from stateroom.session import contained
 from stateroom.store import Store
 
 RUNNERS_FIELDS = ("response", "tool_calls", "truncated", *TOKENS, COST)
 RUNNERS_PREFIXES = ("_ng_", "_stateroom_")
 """Fields of a row that are the runner's, and that no verdict replaces."""
+
+
+class Change(NamedTuple):
+    """A reward before and after."""
+
+    task: int
+    before: float
+    after: float
 
 
 class TaskChange(NamedTuple):
@@ -62,16 +72,16 @@ class TaskChange(NamedTuple):
 class RescoreReport:
     """The results of scoring rows."""
 
-    rows: list[Row] = field(default_factory=list)
-    """The scored rows: the measurements of each, its indices, and the reward `_before`."""
+    rows: Sequence[Row] = ()
+    """The scored rows: the measurements of each, and its indices."""
+    changes: list[Change] = field(default_factory=list)
+    """The rewards before and after, of the rows that had one before."""
     reasons: Counter[str] = field(default_factory=Counter)
     """Why rows were refused, with the number of rows per reason."""
     edited: int = 0
     """Scored rows whose state a person has changed: they are not comparable."""
     resumed: int = 0
     """Rows that had been scored before an interruption."""
-    agent: Any = None
-    """The model of the episodes."""
     metrics: dict[str, Any] = field(default_factory=dict)
     changed_arguments: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """The environment's constructor arguments that are not those of the run: the run's value, and the one now."""
@@ -87,18 +97,16 @@ class RescoreReport:
         self.reasons[failure["error"].replace(repr(row.get(SESSION)), "…")] += 1
         return failure
 
-    def changes(self) -> list[tuple[float, float]]:
-        """The rewards before and after, of the rows that had one before."""
-        return [(row["_before"], row["reward"]) for row in self.rows if row["_before"] is not None]
-
     def tasks(self) -> list[TaskChange]:
         """The tasks whose mean reward has changed, the largest changes first."""
-        found: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        for row in self.rows:
-            if row["_before"] is not None:
-                found[row["_ng_task_index"]].append((row["_before"], row["reward"]))
-        tasks = [TaskChange(task, len(pairs), *map(fmean, zip(*pairs, strict=True))) for task, pairs in found.items()]
-        changed = [task for task in tasks if task.before != task.after]
+        by_task: dict[int, list[Change]] = defaultdict(list)
+        for change in self.changes:
+            by_task[change.task].append(change)
+        means = (
+            TaskChange(task, len(some), fmean(one.before for one in some), fmean(one.after for one in some))
+            for task, some in by_task.items()
+        )
+        changed = [task for task in means if task.before != task.after]
         return sorted(changed, key=lambda task: (-abs(task.after - task.before), task.task))
 
 
@@ -149,9 +157,7 @@ async def rescore_rollouts(
                         row = parse_row(line, number)
                         _ensure_unique(row, seen)
                         if digest not in done:
-                            new = _rescored_row(row, await scorer.score(row), digest)
-                            scored.write(quick_line_of(new))
-                            _add(report, new)
+                            scored.write(quick_line_of(_rescored_row(row, await scorer.score(row), digest)))
                 except (StoreUnavailable, CannotWrite):
                     raise  # not the row's fault
                 except Exception as error:  # noqa: BLE001 - the author's code may raise anything
@@ -159,10 +165,11 @@ async def rescore_rollouts(
                 on_row()
 
             await run_all(read_lines(rollouts), concurrency, score)
+    _read_changes(report, RunIndex.of(files))
     if not (report.rows or report.refused):
         raise BadTask(f"{rollouts} has no rows")
     report.metrics = aggregate_lazily(report.rows, description.solved_threshold)
-    files.write_metrics(report.agent or agent_ref(environment), report.metrics)
+    files.write_metrics(_agent(files) or agent_ref(environment), report.metrics)
     return report
 
 
@@ -228,14 +235,17 @@ def _runners_fields(row: Row, scored: Scored) -> Row:
     return {**found, EDITED: True} if scored.edited else found
 
 
-def _add(report: RescoreReport, row: Row) -> None:
-    """Add a rescored row to the report."""
-    change = row[REVERIFIED]
-    names = {*change["fields"], *RUNNERS_FIELDS, "_ng_task_index", "_ng_rollout_index"} - {"response"}
-    before = change["reward"] if isinstance(change["reward"], int | float) else None
-    report.rows.append({**{name: value for name, value in row.items() if name in names}, "_before": before})
-    report.edited += bool(row.get(EDITED))
-    report.agent = report.agent or row.get("agent_ref")
+def _agent(files: RunFiles) -> Any:
+    """The model of the episodes, as their rows name it."""
+    return next((row["agent_ref"] for row in RowsOf(files.rollouts) if row.get("agent_ref")), None)
+
+
+def _read_changes(report: RescoreReport, index: RunIndex) -> None:
+    """Fill the report with what rescored rows say."""
+    report.rows = Search(index).measured()
+    rewards = index.select("SELECT task, before, reward FROM rows WHERE before NOTNULL AND reward NOTNULL ORDER BY id")
+    report.changes = [Change(*row) for row in rewards]
+    [(report.edited,)] = index.select("SELECT count(*) FROM rows WHERE edited")
 
 
 def _digest(environment: Environment[Any, Any], at: int | None, line: bytes) -> str:
@@ -255,14 +265,10 @@ def _resume(rollouts: Path, files: RunFiles, digest_of: Callable[[bytes], str], 
         return set()
     _ensure_same_rows(path)
     repair(path)
-    done: set[str] = set()
-    for number, line in read_lines(path):
-        row = parse_row(line, number)
-        done.add(row[REVERIFIED]["of"])
-        _add(report, row)
+    done = {parse_row(line, number)[REVERIFIED]["of"] for number, line in read_lines(path)}
     if not done <= {digest_of(line) for _, line in read_lines(rollouts)}:
         raise CannotWrite(
-            f"{path} was made from other rollouts, or with another environment or revision; give another --output"
+            f"{path} was made from other rollouts, or with another environment or revision; give another `output`"
         )
     report.resumed = len(done)
     files.failures.unlink(missing_ok=True)  # refused rows are tried again
@@ -310,16 +316,15 @@ async def _score_failures(
 ) -> RescoreReport:
     repair(files.rollouts)
     report = RescoreReport(changed_arguments=changed_arguments(environment, files))
-    waiting, inputs = unscored_rows(files), inputs_of(files.inputs)
-    measurements = Measurements(inputs, SpooledRows(folder=files.rollouts.parent))
-    for number, line in read_lines(files.rollouts):
-        row = parse_row(line, number)
-        measured = measurements.add(row)
-        if waiting.pop(key_of(row), None) is not None:  # an interruption kept it in both files
-            report.rows.append({**measured, "_before": None})
+    index = RunIndex.of(files)
+    index.ensure_whole("inputs", "rollouts")
+    waiting, inputs, rows = unscored_rows(files), index.inputs, list[Row]()
+    for key in [*waiting]:  # an interruption kept some in both files
+        for (reward,) in index.select(f"SELECT reward FROM {ANSWERS} AND task = ? AND rollout = ?", key):
+            del waiting[key]
+            rows.append({**dict(zip(INDICES, key, strict=True)), "reward": reward})
             report.resumed += 1
-    stored = partial(FirstScorer, inputs=inputs)
-    async with open_scorer(environment, lambda: inputs, store, stored) as scorer:
+    async with open_scorer(environment, lambda: inputs, store, partial(FirstScorer, inputs=inputs)) as scorer:
         with Appender(files.rollouts) as rollouts:
 
             async def score(row: Row) -> None:
@@ -328,7 +333,7 @@ async def _score_failures(
                         _ensure_unscored(row)
                         done = _scored_row(row, await scorer.score(row))
                         rollouts.write(line_of(done))
-                        report.rows.append({**measurements.add(done), "_before": None})
+                        rows.append(done)
                         report.edited += bool(done.get(EDITED))
                 except (StoreUnavailable, CannotWrite):
                     raise  # not the row's fault
@@ -340,10 +345,11 @@ async def _score_failures(
     if solved_threshold is None:
         described = RunDescription.read(files)
         solved_threshold = SOLVED if described is None else described.solved_threshold
-    report.metrics = aggregate_lazily(measurements.rows(), solved_threshold)
-    if report.rows:
-        _remove_scored(files.failures, {key_of(row) for row in report.rows})
-        files.write_metrics(measurements.agent, report.metrics)
+    report.rows = rows
+    report.metrics = aggregate_lazily(Search(RunIndex.of(files)).measured(), solved_threshold)
+    if rows:
+        _remove_scored(files.failures, {key_of(row) for row in rows})
+        files.write_metrics(_agent(files), report.metrics)
     return report
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, partial
 from html import escape
 from importlib import import_module
 from operator import itemgetter
@@ -14,11 +15,12 @@ from weakref import finalize
 
 from stateroom.environment import SyncSessions, variant_of
 from stateroom.errors import NotFound
-from stateroom.jsonl import read_lines
 from stateroom.model import Item
 from stateroom.rollout.files import RunFiles
+from stateroom.rollout.index import RunIndex
+from stateroom.rollout.lazy import LazyMap
 from stateroom.rollout.plan import Run
-from stateroom.rollout.rows import SESSION, Row, key_of, parse_row
+from stateroom.rollout.rows import SESSION, Row, key_of
 from stateroom.rollout.runner import Report
 from stateroom.session import LogEntries
 
@@ -92,19 +94,23 @@ class RunResult:
         return self.plan.files
 
     @cached_property
-    def episodes(self) -> list[EpisodeResult]:
-        """The finished episodes, by task and rollout."""
-        return [EpisodeResult(self, row) for row in self._rows(self.files.rollouts)]
+    def episodes(self) -> Sequence[EpisodeResult]:
+        """The finished episodes, by task and rollout; each is read from the run's files when it is asked for."""
+        return LazyMap(partial(EpisodeResult, self), self._rows("rollouts"))
 
     @cached_property
-    def failures(self) -> list[Row]:
+    def failures(self) -> Sequence[Row]:
         """The rows of the episodes that failed; `error` says why."""
-        return self._rows(self.files.failures)
+        return self._rows("failures")
 
-    @staticmethod
-    def _rows(path: Any) -> list[Row]:
-        found = (parse_row(line, number) for number, line in read_lines(path)) if path.exists() else ()
-        return sorted(found, key=key_of)
+    def _rows(self, name: str) -> Sequence[Row]:
+        return self._index.rows("file = ?", (name,), order="task, rollout")
+
+    @cached_property
+    def _index(self) -> RunIndex:
+        index = RunIndex.of(self.files, "rollouts", "failures")
+        index.ensure_whole("rollouts", "failures")
+        return index
 
     def session_of(self, row: Row) -> Any:
         """The blocking session of a row."""
@@ -116,14 +122,14 @@ class RunResult:
             raise NotFound(f"this run has no sessions of its own: {why}; each episode has its `conversation`")
         if plan.store.startswith("memory:"):
             raise NotFound("the sessions of this run were in memory; give another store, or none for a file")
-        return self._rooms.sessions(variant_of(plan.environment, row)).open(row[SESSION], include_closed=True)
+        return self._sessions.sessions(variant_of(plan.environment, row)).open(row[SESSION], include_closed=True)
 
     @cached_property
-    def _rooms(self) -> SyncSessions:
-        rooms = SyncSessions(self.plan.store)
+    def _sessions(self) -> SyncSessions:
+        sessions = SyncSessions(self.plan.store)
         # On a thread, since the garbage collector may run on the loop that it closes; not at exit, when none can start.
-        finalize(self, lambda: Thread(target=rooms.close, daemon=True).start()).atexit = False
-        return rooms
+        finalize(self, lambda: Thread(target=sessions.close, daemon=True).start()).atexit = False
+        return sessions
 
     def rewards_by_task(self) -> dict[int, list[float]]:
         """The rewards of each task's episodes."""

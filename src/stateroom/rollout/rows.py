@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from stateroom.errors import BadTask, EnvironmentFailed, ModelFailed, StateroomError
-from stateroom.jsonl import parse_object
+from stateroom.jsonl import parse_object, read_lines
 from stateroom.session import Verdict, cause_of
 
 logger = logging.getLogger(__name__)
@@ -72,6 +74,16 @@ def parse_row(line: bytes, number: int) -> Row:
         raise BadTask(f"line {number}: {error}") from None
     complete_row(row, number)
     return row
+
+
+@dataclass(frozen=True)
+class RowsOf:
+    """The rows of a file, which is read each time that they are."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[Row]:
+        return (parse_row(line, number) for number, line in read_lines(self.path))
 
 
 def complete_row(row: Row, number: int) -> None:

@@ -3,24 +3,97 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
 
-from stateroom.errors import InvalidOption
-from stateroom.jsonl import Appender
+from stateroom.errors import InvalidOption, NotFound
+from stateroom.jsonl import Appender, repair, replace_lines
 from stateroom.rollout.description import described, ensure_same_run
 from stateroom.rollout.engines import Finished, ToolFailed, WorkerPool, open_engine
 from stateroom.rollout.failures import ToolFailures
-from stateroom.rollout.inputs import RowsOf
+from stateroom.rollout.files import RunFiles
+from stateroom.rollout.index import INPUTS, RunIndex
 from stateroom.rollout.metrics import aggregate_lazily
 from stateroom.rollout.plan import Run
-from stateroom.rollout.resume import ResumePlan, what_is_left
-from stateroom.rollout.rows import COST, PARENT, Row
-from stateroom.rollout.spool import SpooledRows
+from stateroom.rollout.rows import PARENT, Row, RowsOf
+from stateroom.rollout.search import Search
+
+FINISHED = "SELECT 1 FROM rows WHERE file = 'rollouts' AND task = e.task AND rollout = e.rollout"
+"""Finds out whether a row `e` is of an episode that has finished."""
+
+ENDED = f"""SELECT max(id) FROM rows AS e
+    WHERE file = 'failures' AND terminal AND NOT EXISTS ({FINISHED}) GROUP BY task, rollout"""
+"""The last rows of the episodes that failed for good."""
+
+UNFINISHED = f"""id IN (
+    SELECT id FROM (SELECT * FROM {INPUTS}) AS e WHERE NOT EXISTS ({FINISHED})
+    EXCEPT SELECT i.id FROM rows AS i JOIN rows AS f USING (task, rollout) WHERE i.file = 'inputs' AND f.id IN ({ENDED})
+)"""
+"""The inputs of the episodes that are left to run."""
+
+
+@dataclass
+class ResumePlan:
+    """What a run has left to do."""
+
+    rows: Iterable[Row]
+    """The rows to run, read from the inputs file one by one: they are there when the run has begun."""
+    unfinished: int
+    """How many these are."""
+    tasks: int
+    """All tasks of the run."""
+    done: int = 0
+    """Episodes that have finished."""
+    failed: int = 0
+    """Episodes that failed for good."""
+    cost: float = 0.0
+    """What the finished ones have cost."""
+
+    @property
+    def over(self) -> int:
+        """Episodes that are over."""
+        return self.done + self.failed
+
+    @property
+    def episodes(self) -> int:
+        """All episodes of the run."""
+        return self.unfinished + self.over
+
+
+def what_is_left(files: RunFiles) -> ResumePlan:
+    """What a run has left to do, by its files, which are repaired for it.
+
+    Rows that were cut short are removed, and so are transient failures: their episodes run again.
+    """
+    if not files.inputs.is_file():
+        missing = f"{files.rollouts} cannot be resumed: {files.inputs} is missing"
+        raise NotFound(f"{missing}; give another `output`, or start over with `force`")
+    for path in (files.rollouts, files.failures):
+        if path.exists():
+            repair(path)
+    index = RunIndex.of(files)
+    index.ensure_whole("inputs", "rollouts", "failures")
+    rows = index.rows(UNFINISHED, order="task, rollout")
+    [(tasks,)] = index.select(f"SELECT count(DISTINCT task) FROM {INPUTS}")
+    [(done, cost)] = index.select("SELECT count(*), total(cost) FROM rows WHERE file = 'rollouts' AND NOT again")
+    [(failed,)] = index.select(f"SELECT count(*) FROM ({ENDED})")
+    repeated, replaced = index.lines("rollouts", "again"), index.lines("failures", f"id NOT IN ({ENDED})")
+    _remove(files.rollouts, repeated)
+    _remove(files.failures, replaced)
+    return ResumePlan(rows, len(rows), tasks, done, failed, cost)
+
+
+def _remove(path: Path, numbers: set[int]) -> None:
+    """Remove lines from a file."""
+    if numbers:
+        with path.open("rb") as file:
+            replace_lines(path, (line for number, line in enumerate(file, 1) if number not in numbers))
+
 
 T = TypeVar("T")
 
@@ -37,8 +110,10 @@ class Report:
     """Episodes among the failed ones that may not fail again: a resumed run tries them again."""
     waiting: list[str] = field(default_factory=list)
     """The sessions whose agents wait for input."""
-    rows: SpooledRows = field(default_factory=SpooledRows)
-    """The finished episodes: the measurements of each, its indices and its session. They are read from a file."""
+    done: int = 0
+    """Episodes that have finished."""
+    rows: Sequence[Row] = ()
+    """The finished episodes, when all are: the measurements of each, its indices and its session, as they are read."""
     first_error: str | None = None
     """The error of the first episode that failed, with its place in the author's code, if that is known."""
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -75,9 +150,7 @@ async def run(
         on_start(left)
         started = perf_counter()
         tool_failures = stack.enter_context(ToolFailures(plan.files.tool_failures))
-        rows = SpooledRows(left.done, plan.files.rollouts.parent)
-        spent = sum(row.get(COST, 0.0) for row in rows) if plan.options.max_cost is not None else 0.0
-        report = Report(left.episodes, tool_failures, left.failed, rows=rows, earlier=len(rows), cost=spent)
+        report = Report(left.episodes, tool_failures, left.failed, done=left.done, earlier=left.done, cost=left.cost)
         workers = await stack.enter_async_context(WorkerPool(open_engine(plan)))
         if not resumes:
             plan.files.begin(plan.inputs())
@@ -88,7 +161,8 @@ async def run(
         collect, most = _Collector(report, rollouts, failures, on_episode).collect, plan.options.max_cost
         may_start = None if most is None else lambda: report.cost < most
         await workers.run(left.rows, collect, resumes=plan.options.resume, may_start=may_start)
-        report.not_started = report.episodes - len(report.rows) - report.failed - len(report.waiting)
+        report.not_started = report.episodes - report.done - report.failed - len(report.waiting)
+        report.rows = Search(RunIndex.of(plan.files, "inputs", "rollouts")).measured()
         report.metrics = aggregate_lazily(report.rows, plan.options.solved_threshold) | tool_failures.metrics()
         plan.files.write_metrics(plan.agent, report.metrics)
         report.elapsed = perf_counter() - started
@@ -137,12 +211,12 @@ class _Collector:
         report.cost += message.cost
         if message.waits_in is not None:
             report.waiting.append(message.waits_in)
-        elif message.measured is None:
+        elif message.error is not None:
             self._failures.write(message.line)
             report.failed += 1
             report.transient += message.transient
             report.first_error = report.first_error or message.error
         else:
             self._rollouts.write(message.line)
-            report.rows.append(message.measured)
+            report.done += 1
         self._on_episode(message)

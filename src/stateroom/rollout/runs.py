@@ -19,8 +19,7 @@ from stateroom.jsonl import parse_object, read_lines
 from stateroom.model import Item, text_of
 from stateroom.rollout.description import RunDescription
 from stateroom.rollout.files import RunFiles
-from stateroom.rollout.index import CHOSEN, NODE
-from stateroom.rollout.inputs import inputs_of
+from stateroom.rollout.index import CHOSEN, NODE, RunIndex
 from stateroom.rollout.metrics import SOLVED, agent_metrics, key_metrics
 from stateroom.rollout.rows import COST, SESSION, TIMES, Key, Row, check_episode, check_given, key_of
 from stateroom.rollout.search import Search
@@ -178,7 +177,7 @@ class StoredRun:
     @cached_property
     def inputs(self) -> Mapping[Key, Row]:
         """The rows before they had a verdict; none if there is no such file."""
-        return inputs_of(self.files.inputs)
+        return RunIndex.of(self.files, "inputs").inputs
 
     def episodes(self, keys: Container[Key] | None = None) -> Iterator[StoredEpisode]:
         """All episodes, or those with some keys: first the finished ones in the order of their end, then the failed."""

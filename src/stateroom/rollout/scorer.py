@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, NamedTuple, Protocol
 
-from stateroom.environment import Environment, variant_of
+from stateroom.environment import Environment, StoreSessions, variant_of
 from stateroom.errors import BadTask, DefinitionError
-from stateroom.rollout.replay import UNRECORDED, Replayer, open_replayer
+from stateroom.rollout.replay import UNRECORDED, Replayer, open_replayers
 from stateroom.rollout.rows import (
     EDITED,
     SESSION,
@@ -21,7 +21,7 @@ from stateroom.rollout.rows import (
     task_of,
     verdict_fields,
 )
-from stateroom.session import Progress, Rescorer, Sessions, Verdict
+from stateroom.session import Progress, Rescorer, Verdict
 from stateroom.store import Store, open_store
 
 
@@ -53,16 +53,23 @@ class StoredScorer:
     """Scores the states of stored sessions again; `at` chooses other states than those that were scored."""
 
     def __init__(self, environment: Environment[Any, Any], store: Store, at: int | None = None) -> None:
-        self._rescorer = Rescorer(environment, store)
+        self._environment = environment
+        self._store = store
         self._at = at
+        self._rescorers: dict[int, Rescorer] = {}
+        """By the variant of the environment."""
 
     async def score(self, row: Row) -> Scored:
-        found = await self._rescorer.judge(_session_of(row), row.get("response"), at=self._at)
-        known = VERDICT if found.before is None else frozenset(verdict_fields(found.before))
-        return Scored(found.verdict, found.revision, found.row, rescored_fields(row) or known, found.edited)
+        variant = variant_of(self._environment, row)
+        rescorer = self._rescorers.setdefault(id(variant), Rescorer(variant, self._store))
+        rescored = await rescorer.judge(_session_of(row), row.get("response"), at=self._at)
+        known = VERDICT if rescored.before is None else frozenset(verdict_fields(rescored.before))
+        old = rescored_fields(row) or known
+        return Scored(rescored.verdict, rescored.revision, rescored.row, old, rescored.edited)
 
     async def stop(self) -> None:
-        await self._rescorer.stop()
+        for rescorer in self._rescorers.values():
+            await rescorer.stop()
 
 
 class FirstScorer:
@@ -72,11 +79,13 @@ class FirstScorer:
     """
 
     def __init__(self, environment: Environment[Any, Any], store: Store, inputs: Mapping[Key, Row]) -> None:
-        self._sessions = Sessions[Any](environment, store)
+        self._environment = environment
+        self._sessions = StoreSessions(store)
         self._inputs = inputs
 
     async def score(self, row: Row) -> Scored:
-        session = await self._sessions.open(_session_of(row), include_closed=True)
+        sessions = self._sessions.of(self._environment, row)
+        session = await sessions.open(_session_of(row), include_closed=True)
         verdict = await session.verify(row.get("response"))
         await session.close()
         return Scored(verdict, session.revision, task_of(row, self._inputs), frozenset(), session.edited)
@@ -94,24 +103,25 @@ class RowScorer:
 
     def __init__(self, environment: Environment[Any, Any], store: Store, inputs: Mapping[Key, Row]) -> None:
         self._environment = environment
-        self._sessions = Sessions[Any](environment, store)
+        self._sessions = StoreSessions(store)
         self._inputs = inputs
 
-    @property
-    def has_looked_back(self) -> bool:
+    def has_looked_back(self, row: Row) -> bool:
         """Whether the verifier has asked for the path of an episode, which is empty here."""
-        return self._environment.verify_function.function in self._sessions.runtime.runner.look_back
+        sessions = self._sessions.of(self._environment, row)
+        return sessions.environment.verify_function.function in sessions.runtime.runner.look_back
 
     async def score(self, row: Row) -> Scored:
-        needs = self._environment.verify_function.needs
-        if unrecorded := (needs & UNRECORDED) | self._environment.verify_function.resources:
+        sessions = self._sessions.of(self._environment, row)
+        verifier = sessions.environment.verify_function
+        if unrecorded := (verifier.needs & UNRECORDED) | verifier.resources:
             asked = " and ".join(sorted(unrecorded))
             raise BadTask(f"verify asks for {asked}: without a state, nothing has recorded what that was")
         session = row.get(SESSION)
-        if "session" in needs and not isinstance(session, str):
+        if "session" in verifier.needs and not isinstance(session, str):
             raise BadTask(f"verify asks for session: the row has no {SESSION}")
-        task = task_of(row, self._inputs)
-        episode = self._sessions.stateless(str(session), Progress(0, 0.0), self._environment.parse_task(task))
+        task = sessions.environment.parse_task(task_of(row, self._inputs))
+        episode = sessions.stateless(str(session), Progress(0, 0.0), task)
         return _scored(await episode.verify(row.get("response")), row, self._inputs)
 
     async def stop(self) -> None:
@@ -129,18 +139,18 @@ class ReplayScorer:
         self._inputs = inputs
         self._rows = RowScorer(environment, store, inputs)
         self._stack = AsyncExitStack()
-        self._replayer: Replayer | None = None
+        self._replayer_of: Callable[[Row], Replayer] | None = None
 
     async def score(self, row: Row) -> Scored:
-        if reads_only_the_response(self._environment) and not self._rows.has_looked_back:
+        if reads_only_the_response(self._environment) and not self._rows.has_looked_back(row):
             with suppress(DefinitionError):  # it asks for states of the session
                 scored = await self._rows.score(row)
-                if not self._rows.has_looked_back:
+                if not self._rows.has_looked_back(row):
                     return scored
-        if self._replayer is None:
-            opened = open_replayer(self._environment, lenient=False, reads="check")
-            self._replayer = await self._stack.enter_async_context(opened)
-        return _scored(await self._replayer.verdict(row, self._inputs), row, self._inputs)
+        if self._replayer_of is None:
+            opened = open_replayers(self._environment, lenient=False, reads="check")
+            self._replayer_of = await self._stack.enter_async_context(opened)
+        return _scored(await self._replayer_of(row).verdict(row, self._inputs), row, self._inputs)
 
     async def stop(self) -> None:
         await self._rows.stop()
@@ -159,25 +169,6 @@ def _scored(verdict: Verdict, row: Row, inputs: Mapping[Key, Row]) -> Scored:
     return Scored(verdict, None, task_of(row, inputs), old, bool(row.get(EDITED)))
 
 
-class VariantScorer:
-    """Scores each row with the instance in which it ran: that with its `env_args`, if it has some."""
-
-    def __init__(self, environment: Environment[Any, Any], make: Callable[[Environment[Any, Any]], Scorer]) -> None:
-        self._environment = environment
-        self._make = make
-        self._scorers: dict[int, Scorer] = {}
-
-    async def score(self, row: Row) -> Scored:
-        variant = variant_of(self._environment, row)
-        if id(variant) not in self._scorers:
-            self._scorers[id(variant)] = self._make(variant)
-        return await self._scorers[id(variant)].score(row)
-
-    async def stop(self) -> None:
-        for scorer in self._scorers.values():
-            await scorer.stop()
-
-
 @asynccontextmanager
 async def open_scorer(
     environment: Environment[Any, Any],
@@ -187,11 +178,11 @@ async def open_scorer(
 ) -> AsyncIterator[Scorer]:
     """A scorer for an environment: the one that `stored` makes for its store, or else one that needs no sessions."""
     async with open_store("memory://") as memory:
-        if environment.state_type is None or store is None:
-            given, kind = inputs(), RowScorer if environment.state_type is None else ReplayScorer
-            scorer = VariantScorer(environment, lambda variant: kind(variant, memory, given))
+        scorer: Scorer
+        if environment.state_type is None:
+            scorer = RowScorer(environment, memory, inputs())
         else:
-            scorer = VariantScorer(environment, lambda variant: stored(variant, store))
+            scorer = ReplayScorer(environment, memory, inputs()) if store is None else stored(environment, store)
         try:
             yield scorer
         finally:

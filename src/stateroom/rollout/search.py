@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from stateroom.rollout.index import RunIndex, unpack
-from stateroom.rollout.metrics import Measurements
-from stateroom.rollout.rows import INDICES, Row
+from stateroom.rollout.lazy import LazySequence
+from stateroom.rollout.metrics import ALWAYS
+from stateroom.rollout.rows import INDICES, SESSION, Row
 
 COLUMNS = (
     *("file", "line", "task", "rollout", "reward", "failure", "session", "tool_calls", "turns", "tokens", "seconds"),
@@ -28,6 +29,8 @@ EPISODES = """rows AS e WHERE file IN ('rollouts', 'failures') AND NOT again AND
 
 ANSWERS = "rows WHERE file = 'rollouts' AND NOT again AND chosen AND failure IS NULL"
 """The episodes that count: of a tree, only the one that is its answer."""
+
+MEASURED = "task, rollout, session, rescored, numbers"
 
 BINS = 20
 """Bars of a histogram."""
@@ -173,19 +176,46 @@ class Search:
         edges = [low, *inner, high]
         return [{"low": edges[bar], "high": edges[bar + 1], "count": counts[bar]} for bar in range(len(edges) - 1)]
 
-    def measured(self, *, by_task: bool) -> list[Row]:
-        """The measurements of the episodes that count; `by_task`: each task has one, its tree's answer."""
-        inputs = self._select("SELECT task, rollout, numbers FROM rows WHERE file = 'inputs' AND NOT again")
-        measurements = Measurements({(task, rollout): unpack(numbers) for task, rollout, numbers in inputs})
-        rescored: list[Row] = []
-        rows = self._select(f"SELECT task, rollout, rescored, numbers FROM {ANSWERS} ORDER BY id")
-        for task, rollout, again, numbers in rows:
-            row = {**dict(zip(INDICES, (task, 0 if by_task else rollout), strict=True)), **unpack(numbers)}
-            if again:
-                rescored.append(row)
-            else:
-                measurements.add(row)
-        return [*measurements.rows(), *rescored]
+    def measured(self, *, by_task: bool = False) -> MeasuredRows:
+        """What was measured in the episodes that count; `by_task`: each task has one, its tree's answer."""
+        return MeasuredRows(self.index, by_task=by_task)
+
+
+class MeasuredRows(LazySequence[Row]):
+    """What was measured in the episodes that count: their numbers, without those that only repeat their tasks'.
+
+    Of each, 8 bytes are in memory. A number that differs from its task's in one row is measured in all.
+    """
+
+    def __init__(self, index: RunIndex, *, by_task: bool) -> None:
+        self._index = index
+        self._by_task = by_task
+        self._names = {*ALWAYS}
+        self._ids = array("q")
+        rollout = "0" if by_task else "e.rollout"
+        given = f"rows AS i ON i.file = 'inputs' AND NOT i.again AND i.task = e.task AND i.rollout = {rollout}"
+        numbers = f"SELECT e.id, e.rescored, e.numbers, i.numbers FROM (SELECT * FROM {ANSWERS}) AS e LEFT JOIN {given}"
+        for identity, rescored, measured, known in index.stream(f"{numbers} ORDER BY e.id"):
+            self._ids.append(identity)
+            if known is not None and not rescored:
+                task = unpack(known)
+                self._names |= {name for name, value in unpack(measured).items() if task.get(name) != value}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def _item(self, index: int) -> Row:
+        [row] = self._index.select(f"SELECT {MEASURED} FROM rows WHERE id = ?", (self._ids[index],))
+        return self._row(row)
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._row, self._index.stream(f"SELECT {MEASURED} FROM {ANSWERS} ORDER BY id"))
+
+    def _row(self, row: tuple[Any, ...]) -> Row:
+        task, rollout, session, rescored, numbers = row
+        named = {name: value for name, value in unpack(numbers).items() if rescored or name in self._names}
+        known = {} if session is None else {SESSION: session}
+        return {**dict(zip(INDICES, (task, 0 if self._by_task else rollout), strict=True)), **known, **named}
 
 
 def _data(row: tuple[Any, ...]) -> Row:

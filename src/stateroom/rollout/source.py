@@ -13,8 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from stateroom.errors import BadData, BadTask, InvalidArguments, NotFound, needs
 from stateroom.jsonl import line_of, open_regular, parse_object, read_lines
-
-Row = dict[str, Any]
+from stateroom.rollout.rows import Row
 
 BATCH = 1000
 """Rows of a column file that are in memory at a time."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from random import Random
@@ -14,15 +13,11 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from stateroom.environment import Environment, variant_of
 from stateroom.errors import BadTask, InvalidOption, NotFound
-from stateroom.jsonl import parse_object, read_lines
+from stateroom.jsonl import parse_object
 from stateroom.model import input_items, text_of
-from stateroom.rollout.files import RunFiles
-from stateroom.rollout.inputs import inputs_of
-from stateroom.rollout.rows import INDICES, Key, Row, given_row, key_of, parse_row
+from stateroom.rollout.lazy import SpooledRows
+from stateroom.rollout.rows import Row
 from stateroom.rollout.source import read_source
-
-Prompt = tuple[tuple[Any, str], ...]
-"""What a model is asked: the roles and texts of the messages."""
 
 MAX_COMPLAINTS = 10
 """Bad rows that are reported at once."""
@@ -41,7 +36,7 @@ def example_file(environment: type[Environment[Any, Any]]) -> Path | None:
     return next((path for path in paths if path.is_file()), paths[0])
 
 
-def find_tasks(environment: Environment[Any, Any], given: str | PathLike[str] | Iterable[Any] | None) -> list[Row]:
+def find_tasks(environment: Environment[Any, Any], given: str | PathLike[str] | Iterable[Any] | None) -> Sequence[Row]:
     """The tasks in a file, or in a list; by default the environment's examples."""
     if given is None:
         given = example_file(type(environment))
@@ -52,48 +47,22 @@ def find_tasks(environment: Environment[Any, Any], given: str | PathLike[str] | 
     return check_tasks(given, environment)
 
 
-def read_tasks(path: Path, environment: Environment[Any, Any]) -> list[Row]:
+def read_tasks(path: Path, environment: Environment[Any, Any]) -> Sequence[Row]:
     """The rows of a task file of any kind. If some are bad, `BadTask` names each with file, line and field."""
     if not path.exists():
         raise NotFound(f"there is no task file {path}")
     return _checked(read_source(path, other=".jsonl"), environment, f"{path} has no tasks")
 
 
-def find_inputs(rollouts: Path, environment: Environment[Any, Any], tasks: Path | None = None) -> Mapping[Key, Row]:
-    """The rows of a rollouts file before they had a verdict, as far as they are known.
-
-    They are in the inputs file of the run. If that is not there, `tasks` may name a task file, in which they are found
-    by what the model was asked: rollouts of NeMo Gym need not repeat the fields of their tasks.
-    """
-    if tasks is None:
-        return inputs_of(RunFiles(rollouts).inputs)
-    by_prompt: dict[Prompt, Row] = {}
-    for read in read_tasks(tasks, environment):
-        task = {name: value for name, value in given_row(read).items() if name not in INDICES}
-        if by_prompt.setdefault(_prompt(task), task) != task:
-            raise BadTask(f"{tasks} has several tasks with the same prompt: rollouts do not tell which is theirs")
-    found: dict[Key, Row] = {}
-    for number, line in read_lines(rollouts):
-        with suppress(BadTask):  # which is told when the row itself is read
-            row = parse_row(line, number)
-            if _prompt(row) in by_prompt:
-                found[key_of(row)] = {**by_prompt[_prompt(row)], **{name: row[name] for name in INDICES}}
-    return found
-
-
-def _prompt(row: Row) -> Prompt:
-    items = input_items(row.get("responses_create_params", {}).get("input"))
-    return tuple((item.get("role"), text_of(item)) for item in items)
-
-
-def check_tasks(rows: Iterable[Any], environment: Environment[Any, Any]) -> list[Row]:
+def check_tasks(rows: Iterable[Any], environment: Environment[Any, Any]) -> Sequence[Row]:
     """Rows, or typed tasks, as rows. If some are bad, `BadTask` names each with its index and field."""
     given = ((f"task {number}", row) for number, row in enumerate(rows))
     return _checked(given, environment, "there are no tasks")
 
 
-def _checked(given: Iterable[tuple[str, Any]], environment: Environment[Any, Any], none: str) -> list[Row]:
-    rows: list[Row] = []
+def _checked(given: Iterable[tuple[str, Any]], environment: Environment[Any, Any], none: str) -> Sequence[Row]:
+    """Rows that are checked, in a file: all of them may not fit into memory."""
+    rows = SpooledRows()
     complaints: list[str] = []
     for where, each in given:
         try:

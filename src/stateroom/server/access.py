@@ -42,8 +42,8 @@ class AllowedHosts:
         if problem is not None:
             names = ", ".join(["localhost", *sorted(self._names)])
             raise Forbidden(
-                f"this request {problem}, and this server answers to {names} only; start it with --allow-host NAME if "
-                "that is a name of its own"
+                f"this request {problem}, and this server answers to {names} only; name others with the server's "
+                "option `allow_host`"
             )
 
     def problem(self, headers: Mapping[bytes, bytes]) -> str | None:
@@ -115,8 +115,8 @@ def check_admin(request: HTTPRequest, options: ApplicationOptions) -> None:
     """Raise unless a client may use the admin API."""
     if options.admin_token is None and not options.local_admin:
         raise Forbidden(
-            "the admin API is closed, because Studio on this server has a token or is for reading only; start the "
-            "server with --admin-token to open it"
+            "the admin API is closed, because Studio on this server has a token or is for reading only; give "
+            "the server an admin token to open it"
         )
     check_operator(request, options.admin_token, "admin")
 

@@ -151,7 +151,7 @@ class AdminAPI:
         now = self.services.now()
         wanted = HeadFilter(at=now, **query.model_dump(exclude={"order", "limit", "cursor"}))
         last = None if query.cursor is None else _last(query.cursor, query.order)
-        heads = await self.services.store.find_heads(wanted, order=query.order, after=last, limit=query.limit + 1)
+        heads = await self.services.store.heads(wanted, order=query.order, after=last, limit=query.limit + 1)
         page = heads[: query.limit]
         cursor = api.cursor_of(*place_of(page[-1], query.order)) if len(heads) > query.limit else None
         return SessionPage([SessionSummary.of(head, now) for head in page], cursor)

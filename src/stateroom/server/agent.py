@@ -36,6 +36,7 @@ from stateroom.rollout import (
     Ended,
     EpisodeOptions,
     EpisodePlan,
+    Row,
     Started,
     agent_ref,
     checked_row,
@@ -52,8 +53,6 @@ from stateroom.server.response import HTTPResponse, json_response
 from stateroom.server.services import Services
 from stateroom.server.wire import CallHeaders, ResponseObject, ResponsesBody, RunReply
 from stateroom.session import AgentInMemory, Session, new_session_id
-
-Row = dict[str, Any]
 
 SHARE = 0.75
 """The share of a worker's requests in flight that may be agents at work: the rest is for other requests."""
@@ -109,7 +108,7 @@ def agent_for(services: Services, models: Mapping[str, ModelSource], environment
     """The agent that continues a session or a thread of an environment; `NotFound` if no model acts there."""
     source, spec = models.get(environment), services.options.model
     if source is None:
-        why = "without --model" if spec is None else f"with --model {spec}, which does not know {environment}"
+        why = "without a model" if spec is None else f"with the model {spec}, which does not know {environment}"
         raise NotFound(f"no model acts in {environment} here: the server was started {why}")
     seed = crc32(session.encode("utf-8", "surrogatepass"))
     return Agent(source.for_episode(seed), context=Context(services.options.context_tokens), seed=seed)
@@ -208,7 +207,7 @@ class AgentAPI:
         metrics, name = self.served.metrics, self.served.name
         metrics.tokens(name, ((ended.row.get("response") or {}).get("usage")) or {})
         if ended.waits_in is None:
-            metrics.verdicts(name).count("ok" if ended.measured is not None else "error", seconds)
+            metrics.verdicts(name).count("ok" if not ended.failed else "error", seconds)
 
     async def _session(self, request: HTTPRequest, row: Row, name: str | None) -> Session[Any]:
         """The session of an episode: a new one, or that of an earlier request with the same id."""
@@ -330,10 +329,10 @@ async def _keep(served: ServedEnvironment, session: str) -> None:
     """Renew the life of a session now and then."""
     runtime = served.sessions.runtime
     while True:
-        await asyncio.sleep(runtime.ttl / TOUCHES)
+        await asyncio.sleep(runtime.limits.ttl / TOUCHES)
         now = runtime.now()
         with suppress(StateroomError):  # the next one may succeed
-            await runtime.store.touch(session, now=now, expires=now + runtime.ttl)
+            await runtime.store.touch(session, now=now, expires=now + runtime.limits.ttl)
 
 
 def _episode_id(request: HTTPRequest, row: Row) -> str | None:

@@ -61,7 +61,7 @@ from stateroom.server.wire import (
     UserReply,
 )
 from stateroom.session import History, Progress, Session, Sessions, checked_name, new_session_id, read_entry
-from stateroom.state import Sameness, to_json
+from stateroom.state import deep_equal, to_json
 
 FOREIGN_TOKEN = (
     "the session token in the cookie belongs to another environment; send no cookie, or that of a session seeded here"
@@ -415,7 +415,7 @@ class ServedEnvironment:
                     raise
         store = self.sessions.store
         seeded = read_entry(await History(store).seed(await store.head(session.id)))
-        if seeded.input != row and not Sameness()(seeded.input, row):
+        if seeded.input != row and not deep_equal(seeded.input, row):
             problem = "a session of this name was seeded with another task; use another name"
             raise Conflict(session.id, session.revision, problem)
         return session

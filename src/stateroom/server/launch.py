@@ -128,11 +128,11 @@ def _missing(options: ApplicationOptions, origin: str) -> list[str]:
     """What makes a server for agents that others can reach less safe."""
     complaints = []
     if options.admin_token is None:
-        complaints.append("there is no --admin-token, so /admin is closed to all but this machine")
+        complaints.append("there is no admin token, so /admin is closed to all but this machine")
     if origin != "STATEROOM_SECRET":
         complaints.append(f"session tokens are signed with the secret in {origin}, which other hosts do not share")
     if not options.keys:
-        answered = "" if options.model is None else ", and let --model answer in them"
-        run = "" if options.agent is None else ", and let --agent run episodes"
-        complaints.append(f"there are no --api-keys, so anybody can create sessions and threads{answered}{run}")
+        answered = "" if options.model is None else ", and let the model answer in them"
+        run = "" if options.agent is None else ", and let the agent run episodes"
+        complaints.append(f"there are no API keys, so anybody can create sessions and threads{answered}{run}")
     return complaints

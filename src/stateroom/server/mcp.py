@@ -239,7 +239,7 @@ class ToolServer:
         """The row of the task that a client chooses, or else of the first example."""
         environment = self.served.environment
         if arguments and not self.choose_task:
-            raise InvalidArguments(f"{START} takes no arguments: without --choose-task the server chooses the task")
+            raise InvalidArguments(f"{START} takes no arguments: without `choose_task` the server chooses the task")
         try:
             choice = msgspec.convert(arguments, Start)
         except msgspec.ValidationError as error:

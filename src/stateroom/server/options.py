@@ -12,7 +12,7 @@ from pydantic import Field
 from stateroom.environment import Environment, TypedText
 from stateroom.model import Exactness
 from stateroom.options import Option, Unchecked, options
-from stateroom.session import WEEK
+from stateroom.session import WEEK, MaxLog, MaxState, Timeout
 
 ServedEnvironments = Annotated[
     Sequence[str | type[Environment[Any, Any]] | Environment[Any, Any]]
@@ -40,13 +40,11 @@ class Limits:
 
     max_body: Annotated[int, Field(ge=1, description="Bytes of a request's body.")] = 16 * 2**20
     max_head: Annotated[int, Field(ge=1024, description="Bytes of a request's path and headers.")] = 32 * 2**10
-    max_state: Annotated[int, Field(ge=1024, description="Bytes of a state, as it is stored.")] = 64 * 2**20
-    max_log: Annotated[int, Field(ge=1024, description="Bytes that are stored for one session in total.")] = 2**30
+    max_state: MaxState = 64 * 2**20
+    max_log: MaxLog = 2**30
     max_sessions: Annotated[int, Field(ge=1, description="Live sessions.")] = 1_000_000
     max_calls: Annotated[int, Field(ge=1, description="Requests in flight, per worker.")] = 1024
-    timeout: Annotated[
-        float, Field(ge=0.01, description="Seconds that a tool may take, unless it sets its own timeout.")
-    ] = 30.0
+    timeout: Timeout = 30.0
     receive_timeout: Annotated[
         float, Field(ge=0.01, description="Seconds in which a request must arrive completely, from its first byte on.")
     ] = 60.0

@@ -16,7 +16,7 @@ from stateroom.server.metrics import MeasuredStore, Metrics
 from stateroom.server.options import ApplicationOptions
 from stateroom.server.sweep import SessionCount, Sweeper
 from stateroom.server.tokens import Signer
-from stateroom.session import MAX_READS, Sessions
+from stateroom.session import MAX_READS, SessionLimits, Sessions
 from stateroom.store import Store, open_store
 
 
@@ -78,9 +78,7 @@ class Services:
 
     def _serve(self, environment: Environment[Any, Any]) -> ServedEnvironment:
         options = self.options
-        sessions = Sessions[Any](
-            environment,
-            self.store,
+        limits = SessionLimits(
             ttl=options.ttl,
             timeout=options.timeout,
             max_state=options.max_state,
@@ -88,6 +86,7 @@ class Services:
             max_calls=max(MAX_READS, options.max_calls // 8),
             now=self.now,
         )
+        sessions = Sessions[Any](environment, self.store, limits)
         signer = Signer(options.secrets, environment.name, options.ttl, self.now)
         prefix = f"/{environment.name}" if len(self.served) > 1 else ""
         return ServedEnvironment(

@@ -14,7 +14,7 @@ from pydantic import Field, with_config
 from sse_starlette import ServerSentEvent
 from typing_extensions import TypedDict
 
-from stateroom.agent import Items, OnItems, Thread, ThreadEnvironment, Threads, Trajectory, TurnStatus
+from stateroom.agent import ItemPage, OnItems, Thread, ThreadEnvironment, Threads, Trajectory, TurnStatus
 from stateroom.environment import Environment
 from stateroom.errors import Conflict, Unauthorized
 from stateroom.model import Item
@@ -110,7 +110,7 @@ class ThreadReply(Thread, frozen=True, kw_only=True):
     """The token to use the thread; it lives a day longer than a thread that is not used."""
 
 
-class ThreadPage(msgspec.Struct, frozen=True):
+class ThreadPageReply(msgspec.Struct, frozen=True):
     threads: list[ThreadReply]
     next: str | None
     """The `cursor` of the next page. A page may have fewer threads than its limit, and not be the last."""
@@ -236,13 +236,13 @@ class ThreadsAPI:
         served.metrics.created(served.name)
         return self._reply(made, request)
 
-    async def list_threads(self, request: HTTPRequest, query: ThreadList) -> ThreadPage:
+    async def list_threads(self, request: HTTPRequest, query: ThreadList) -> ThreadPageReply:
         """Threads, the newest first, for the operator of the server."""
         after = None if query.cursor is None else api.read_cursor(query.cursor, tuple[float, str])
         threads = Threads(self._served(query.environment).sessions)
         page = await threads.list(query.user, after=after, limit=query.limit)
         cursor = None if page.next is None else api.cursor_of(*page.next)
-        return ThreadPage([self._reply(thread, request) for thread in page.found], cursor)
+        return ThreadPageReply([self._reply(thread, request) for thread in page.threads], cursor)
 
     # One thread.
 
@@ -250,7 +250,7 @@ class ThreadsAPI:
         """The thread, with a new token."""
         return self._reply(await caller.threads.get(caller.thread), request)
 
-    async def items(self, caller: Caller, query: ThreadPart) -> Items:
+    async def items(self, caller: Caller, query: ThreadPart) -> ItemPage:
         """The conversation."""
         return await caller.threads.items(caller.thread, after=query.after, limit=query.limit)
 

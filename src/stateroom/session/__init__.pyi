@@ -107,7 +107,11 @@ from .result import (
     Result as Result,
 )
 from .runtime import (
+    WEEK as WEEK,
+    MaxLog as MaxLog,
+    MaxState as MaxState,
     SessionLimits as SessionLimits,
+    Timeout as Timeout,
     new_session_id as new_session_id,
 )
 from .session import (
@@ -116,16 +120,9 @@ from .session import (
 )
 from .sessions import (
     SHARED_IDS as SHARED_IDS,
-    WEEK as WEEK,
     Sessions as Sessions,
 )
 from .shared import shared_environment as shared_environment
-from .summary import (
-    cut as cut,
-    entry_line as entry_line,
-    item_lines as item_lines,
-    written_arguments as written_arguments,
-)
 from .sync import (
     BackgroundLoop as BackgroundLoop,
     Blocking as Blocking,
@@ -137,6 +134,10 @@ from .transcript import (
     LogPage as LogPage,
     SessionSummary as SessionSummary,
     Transcript as Transcript,
+    cut as cut,
     entry_data as entry_data,
+    entry_line as entry_line,
+    item_lines as item_lines,
     read_page as read_page,
+    written_arguments as written_arguments,
 )

@@ -8,8 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stateroom.errors import Conflict, DuplicateCall, InvalidMove, SessionError
-from stateroom.session.cache import SessionCache
-from stateroom.session.cached_session import CachedSession
+from stateroom.session.cache import OpenSession
 from stateroom.session.commit import RetryCommit, commit
 from stateroom.session.history import History
 from stateroom.session.kinds import SPOKEN
@@ -25,9 +24,9 @@ Entered = tuple[dict[str, Any], AgentStatus]
 class SessionAgent:
     """Keeps an agent's conversation and status in a session's log. Forks and rewinds have them too, as they were."""
 
-    def __init__(self, cache: SessionCache, cached: CachedSession) -> None:
-        self._cache = cache
-        self._cached = cached
+    def __init__(self, opened: OpenSession) -> None:
+        self._open = opened
+        self._cached = opened.cached
 
     @property
     def status(self) -> AgentStatus:
@@ -45,7 +44,7 @@ class SessionAgent:
 
     async def refresh(self) -> None:
         """Load what other processes have done: they may have continued the agent's work."""
-        await self._cache.refresh(self._cached, include_closed=True)
+        await self._open.refresh(include_closed=True)
 
     async def say(
         self, update: Update, *, after: AgentStatus | None = None, call_id: str | None = None, **changes: Any
@@ -57,7 +56,7 @@ class SessionAgent:
         of the status that do not follow from the update.
         Raises `InvalidMove` if the lifecycle does not allow it, and then nothing was added.
         """
-        lifecycle = self._cache.runtime.environment.lifecycle
+        lifecycle = self._open.environment.lifecycle
         if update.user is not None:
             checked_user(update.user)
 
@@ -90,7 +89,7 @@ class SessionAgent:
         person who does it by hand, for the log. `to` is the status's `said` when the agent asked: if more was said
         since, another person has answered, and `Conflict` is raised.
         """
-        await self._cache.refresh(self._cached)
+        await self._open.refresh()
         status = self.status
         if to is not None and status.said != to:
             head = self._cached.head
@@ -112,14 +111,14 @@ class SessionAgent:
         A call that is under way runs to its end, and its effect stays. The process that runs the agent loses the
         session's lease, and finds out before the agent's next step.
         """
-        lifecycle = self._cache.runtime.environment.lifecycle
+        lifecycle = self._open.environment.lifecycle
 
         def enter(status: AgentStatus, revision: int) -> Entered:
             items = [ended_call(call_id, "cancelled", "the agent was cancelled") for call_id in status.open]
             update = Update(items, "agent", ("cancel",), reason=reason or None, person=by)
             return update.facts(), status.after(update, lifecycle)
 
-        await self._cache.refresh(self._cached)
+        await self._open.refresh()
         return await self._enter("message", enter, breaks_lease=True)
 
     async def said(self, since: int = 0) -> list[LogEntry]:
@@ -127,7 +126,7 @@ class SessionAgent:
 
         What a rewind has undone is not among it. Raises `UnknownRevision` if some of it was pruned.
         """
-        await self._cache.refresh(self._cached, include_closed=True)
+        await self._open.refresh(include_closed=True)
         head = self._cached.head
         history = History(self._cached.store)
         return await history.line(head.id, head.revision, after=max(since - 1, 0), kinds=SPOKEN)
@@ -151,7 +150,7 @@ class SessionAgent:
         call_id: str | None = None,
     ) -> AgentStatus:
         """Commit an entry with which the agent's status changes, and no state."""
-        cached, runtime = self._cached, self._cache.runtime
+        cached, runtime = self._cached, self._open.runtime
 
         async def attempt() -> AgentStatus:
             if breaks_lease and cached.is_leased_elsewhere(runtime.now()):

@@ -4,43 +4,100 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from itertools import chain
+from typing import Any
 
-from msgspec.structs import replace
-
-from stateroom.errors import SessionClosed, SessionError, SessionExpired, UnknownSession
+from stateroom.errors import SessionError, UnknownSession
 from stateroom.session.cached_session import CachedSession
 from stateroom.session.resources import ResourceManager, SessionResources
 from stateroom.session.runtime import Runtime
-from stateroom.session.shared import SharedStates
+from stateroom.session.shared import SharedStates, View
 from stateroom.session.world import Worlds
 from stateroom.store import Head
 
 
-class SessionCache:
-    """The `most` sessions that were used last, with what they share: user and app states, worlds, resources."""
+class OpenSession:
+    """A session that is used in this process: what is known of it here, and what it shares with the other sessions."""
 
-    def __init__(self, runtime: Runtime, most: int) -> None:
+    def __init__(self, cache: SessionCache, cached: CachedSession) -> None:
+        self.cache = cache
+        self.cached = cached
+        self.runtime = cache.runtime
+        self.environment = cache.runtime.environment
+
+    @property
+    def id(self) -> str:
+        return self.cached.head.id
+
+    def task(self) -> Any:
+        """The typed task that the session was seeded with, read anew each time."""
+        return self.runtime.task_of(self.cached.seeded, self.cached.verdict_facts)
+
+    async def look(self, *, include_closed: bool = True) -> Head:
+        """The newest head of the session, if it may be used, with its life renewed; the state stays as it is here."""
+        cached, runtime = self.cached, self.runtime
+        fresh = cached.is_fresh and cached.head.expires > runtime.now()  # others may have renewed it
+        head = cached.head if fresh else await runtime.store.head(cached.head.id)
+        if head.created != cached.head.created:  # it was deleted, and another one seeded that has its id
+            self.cache.drop(head.id)
+            raise UnknownSession(head.id)
+        runtime.ensure_live(head, include_closed)
+        return await runtime.renewed(head)
+
+    async def refresh(self, *, include_closed: bool = False, load_state: bool = True) -> None:
+        """Bring the session up to date, if it may be used, and renew its life.
+
+        Its newest state is loaded then, if `load_state`; without, the caller has the session's lock.
+        """
+        head, cached = await self.look(include_closed=include_closed), self.cached
+        if (cached.state is None and load_state) or head.revision != cached.head.revision:
+            await cached.refresh(load_state=load_state)
+        else:
+            cached.head = head  # its lease may be news
+        # Nothing is awaited after this: until the caller does, the state is loaded.
+
+    @property
+    def seems_over(self) -> bool:
+        """Whether the session is closed or has expired, as far as this process knows; another may have renewed it."""
+        head = self.cached.head
+        return head.closed or head.expires <= self.runtime.now()
+
+    async def views(self, names: frozenset[str], user: str | None = None) -> dict[str, View]:
+        """What the session shares, by name; `user` is whose state it is, by default that of the task's user."""
+        return await self.cache.shared.views(self.cached, names, user)
+
+    def resources(self) -> SessionResources:
+        """The resources that this process has for the session, for as long as it keeps the session in memory."""
+        return self.cache.resources_of(self.cached)
+
+    async def reload_tampered(self) -> None:
+        """Read again what an author's code may have tampered with."""
+        await self.cache.reload_tampered(self.cached)
+
+
+class SessionCache:
+    """The sessions that were used last, with what they share: user and app states, worlds, resources."""
+
+    def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self.most = most
-        self.shared = SharedStates(runtime, most)
+        self.shared = SharedStates(runtime)
         self.worlds = Worlds(runtime)
+        environment, limits = runtime.environment, runtime.limits
         self.resources = ResourceManager(
-            runtime.environment.resources, runtime.store, runtime.runner, runtime.timeout, runtime.max_state
+            environment.resources, runtime.store, runtime.runner, limits.timeout, limits.max_state
         )
-        self.reaches_outside = self.resources.restarts or any(
-            tool.effect == "external" for tool in runtime.environment.tools.values()
-        )
+        external = any(tool.effect == "external" for tool in environment.tools.values())
+        self.reaches_outside = self.resources.restarts or external
         """Whether a call may have effects that no store knows of."""
         self.sessions: OrderedDict[str, CachedSession] = OrderedDict()
         """By id, the one used last at the end."""
 
-    def add(self, cached: CachedSession) -> CachedSession:
+    def add(self, cached: CachedSession) -> OpenSession:
         """Keep a session in memory, as the one that was used last; another may be dropped for it."""
         self.sessions[cached.head.id] = cached
         self.sessions.move_to_end(cached.head.id)
-        if len(self.sessions) > self.most:
+        if len(self.sessions) > self.runtime.limits.hot:
             self.drop(self._least_missed(cached))
-        return cached
+        return OpenSession(self, cached)
 
     def drop(self, session_id: str) -> None:
         """Keep nothing of a session in memory: the next use reads it from the store."""
@@ -50,7 +107,7 @@ class SessionCache:
 
     def drop_expired(self) -> None:
         now = self.runtime.now()
-        for session_id in [each.head.id for each in self.sessions.values() if each.head.expires <= now]:
+        for session_id in [cached.head.id for cached in self.sessions.values() if cached.head.expires <= now]:
             self.drop(session_id)
         self.sessions = OrderedDict(self.sessions)  # a dict that has been large stays so; its copy does not
 
@@ -60,46 +117,8 @@ class SessionCache:
             self.drop(session_id)
         await self.resources.stop()
 
-    async def look(self, cached: CachedSession, *, include_closed: bool = True) -> Head:
-        """The newest head of a session that may be used, and whose life is renewed; its state stays as it is here."""
-        fresh = cached.is_fresh and cached.head.expires > self.runtime.now()  # others may have renewed it
-        head = cached.head if fresh else await self.runtime.store.head(cached.head.id)
-        if head.created != cached.head.created:  # it was deleted, and another one seeded that has its id
-            self.drop(head.id)
-            raise UnknownSession(head.id)
-        self.ensure_live(head, include_closed)
-        return await self.renewed(head)
-
-    async def refresh(self, cached: CachedSession, *, include_closed: bool = False, load_state: bool = True) -> None:
-        """Bring a session up to date, if it may be used, and renew its life.
-
-        Its newest state is loaded then, if `load_state`; without, the caller has the session's lock.
-        """
-        head = await self.look(cached, include_closed=include_closed)
-        if (cached.state is None and load_state) or head.revision != cached.head.revision:
-            await cached.refresh(load_state=load_state)
-        else:
-            cached.head = head  # its lease may be news
-        # Nothing is awaited after this: until the caller does, the state is loaded.
-
-    def ensure_live(self, head: Head, include_closed: bool) -> None:
-        """Raise if a session has expired, or is closed."""
-        if head.expires <= self.runtime.now():
-            raise SessionExpired(head.id)
-        if head.closed and not include_closed:
-            raise SessionClosed(head.id)
-
-    async def renewed(self, head: Head) -> Head:
-        """The head of a session whose life is renewed, because it is used."""
-        now = self.runtime.now()
-        if head.closed or head.expires - now > self.runtime.renew_below:
-            return head
-        expires = now + self.runtime.ttl
-        await self.runtime.store.touch(head.id, now=now, expires=expires)
-        return replace(head, expires=expires)
-
     def resources_of(self, cached: CachedSession) -> SessionResources:
-        """The resources that this process has for a session, for as long as it keeps the session in memory."""
+        """The resources that this process has for a session, which is kept in memory for them."""
         if cached.resources is None:
             cached.resources = SessionResources(self.resources)
         self.add(self.sessions.get(cached.head.id, cached))
@@ -116,7 +135,7 @@ class SessionCache:
     async def reload_tampered(self, *tampered: CachedSession) -> None:
         """Read again what an author's code may have tampered with: these, and all that share states with others."""
         forks = [other.head for other in self.sessions.values() if other.head.parent is not None]
-        related = {*(each.head.id for each in tampered), *(head.id for head in forks), *(head.parent for head in forks)}
+        related = {*(one.head.id for one in tampered), *(head.id for head in forks), *(head.parent for head in forks)}
         if self.runtime.environment.world_function is not None:  # all may share the world
             related = {*self.sessions}
             self.worlds.forget()

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from stateroom.errors import InvalidState, SessionSealed, TooLarge, UnknownSession
+from stateroom.errors import Busy, InvalidState, SessionSealed, TooLarge, UnknownSession
 from stateroom.session.document import Document, Start, write_document
 from stateroom.session.history import History
 from stateroom.session.kinds import BEYOND_LIMIT, PATCHED
@@ -71,6 +71,22 @@ class HeldLease(msgspec.Struct):
     """Until then, by the monotonic clock, nobody else can have changed the session."""
 
 
+class CallCount:
+    """The calls of a session that run, or wait for others: each is within one `with` block."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.calls = 0
+
+    def __enter__(self) -> None:
+        if self.calls >= self.most:
+            raise Busy(f"{self.most} calls of this session are in flight already; wait for some to end")
+        self.calls += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.calls -= 1
+
+
 class PreparedCommit(msgspec.Struct, frozen=True, gc=False):
     """A commit that is about to be made, and what the cached session has after it."""
 
@@ -93,8 +109,7 @@ class CachedSession:
         self.lock = asyncio.Lock()
         self.reads = asyncio.Semaphore(MAX_READS)
         """What a read that runs beside others takes a part of."""
-        self.calls_in_flight = 0
-        """Calls that run, or wait for others of the session."""
+        self.calls = CallCount(limits.max_calls)
         self.state: Any = None
         """None when it is not loaded."""
         self.progress = Progress(0, 0.0)
@@ -105,9 +120,9 @@ class CachedSession:
         """Whether the state is stored in an older schema than it has here."""
         self.stale = True
         """The store may be ahead of, or beside, what is held here."""
-        self.calls: tuple[set[str], ...] = (set(),)
+        self.call_ids: tuple[set[str], ...] = (set(),)
         """Call ids that may be in the log: those committed here, and those of the sessions it was forked from."""
-        self.all_calls_known = False
+        self.all_call_ids_known = False
         """True when no other call id is in the log."""
         self.digests: tuple[set[str], ...] = (set(),)
         """Of large values that are stored for this session, and for those that it was forked from. Only the first set
@@ -206,7 +221,7 @@ class CachedSession:
                 break
         self._weight = weight
         self.digests[0].update(digests)
-        self.calls[0].update(entry.call_id for entry in news if entry.call_id is not None)
+        self.call_ids[0].update(entry.call_id for entry in news if entry.call_id is not None)
         self.verdict_facts = verdicts[0].facts if verdicts else self.verdict_facts
         self.head = head
         self.set_newest(after)
@@ -308,14 +323,9 @@ class CachedSession:
         self._weight = prepared.weight
         if commit.blobs:
             self.digests[0].update(commit.blobs)
-        # As `Head.after` does, with one call fewer: every write comes here.
-        head, expires = self.head, commit.expires or self.head.expires
-        phase, reward = commit.phase or head.phase, head.reward if commit.reward is None else commit.reward
-        self.head = replace(
-            head, revision=entry.revision, expires=expires, closed=commit.closes, phase=phase, reward=reward
-        )
+        self.head = self.head.after(commit)
         if entry.call_id is not None and not entry.call_id.startswith(OWN_CALL_ID):
-            self.calls[0].add(entry.call_id)
+            self.call_ids[0].add(entry.call_id)
         self.verdict_facts = prepared.verdict_facts or self.verdict_facts
         self.set_newest(prepared.after)
 
@@ -352,9 +362,9 @@ class CachedSession:
 
     def is_new(self, call_id: str) -> bool:
         """Whether it is known here that no entry has this call id."""
-        if not self.all_calls_known:
+        if not self.all_call_ids_known:
             return False
-        for known in self.calls:  # noqa: SIM110 - `all` would take twice as long, in every call
+        for known in self.call_ids:  # noqa: SIM110 - `any` would take twice as long, in every call
             if call_id in known:
                 return False
         return True
@@ -369,8 +379,8 @@ class CachedSession:
         """The cached session of a fork of this session, which shares the state."""
         fork = CachedSession(self.reader, head, self.limits)
         fork.seeded = self.seeded
-        fork.calls = (set(), *self.calls[:MAX_ANCESTORS])
-        fork.all_calls_known = self.all_calls_known and len(self.calls) <= MAX_ANCESTORS
+        fork.call_ids = (set(), *self.call_ids[:MAX_ANCESTORS])
+        fork.all_call_ids_known = self.all_call_ids_known and len(self.call_ids) <= MAX_ANCESTORS
         if self.digests[0]:
             self.digests = (set(), *self.digests[:MAX_ANCESTORS])
         fork.digests = (set(), *self.digests[1:])
@@ -422,7 +432,7 @@ def new_session(
     if made._weight.state > limits.max_state:
         raise TooLarge(f"the seeded state is larger than the {limits.max_state:,} bytes that it may have")
     made.seeded = replace(entry, body=write_body(facts, []).data) if body.blobs else entry
-    made.all_calls_known = True
+    made.all_call_ids_known = True
     made.digests[0].update(blobs)
     made.set_newest(StateAt(state, progress))
     return made, [entry], snapshot, blobs

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from stateroom.errors import Conflict, DuplicateCall, TooLarge, UnknownSession
-from stateroom.session.cache import SessionCache
-from stateroom.session.cached_session import CachedSession, PreparedCommit
+from stateroom.session.cache import OpenSession
+from stateroom.session.cached_session import PreparedCommit
 from stateroom.session.commit import RetryCommit
 from stateroom.session.environment import SessionTool
 from stateroom.session.invocation import NOTHING, CallContext, ToolRun, run_tool
-from stateroom.session.log import UNSTORABLE, progress_after
+from stateroom.session.log import UNSTORABLE, person, progress_after
 from stateroom.session.reader import StateAt
 from stateroom.session.result import Failed, Result, result_of_entry
 from stateroom.session.shared import SharedConflict, View
@@ -29,8 +29,7 @@ CHANGED = "another session changed the state of the {} at the same time: its cha
 class Call(msgspec.Struct, gc=False):
     """One call of a tool on a session."""
 
-    cache: SessionCache
-    cached: CachedSession
+    session: OpenSession
     tool: SessionTool
     given: dict[str, Any]
     """The arguments, as JSON data."""
@@ -42,28 +41,28 @@ class Call(msgspec.Struct, gc=False):
 
     def asker(self) -> str | None:
         """Whose call it is: the user whom the caller names or, for the agent's own calls, whose message it answers."""
-        agent = self.cached.progress.agent
+        agent = self.session.cached.progress.agent
         is_agents = agent.user is not None and self.call_id is not None and agent.made(self.call_id)
         return agent.user if self.user is None and is_agents else self.user
 
     async def read(self) -> Result:
         """Run a tool that only looks at the newest state."""
-        views = await self.cache.shared.views(self.cached, self.tool.procedure.shared, self.asker())
-        await self.cache.refresh(self.cached)
-        self.cached.ensure_unsealed()
+        views = await self.session.views(self.tool.procedure.shared, self.asker())
+        await self.session.refresh()
+        self.session.cached.ensure_unsealed()
         ran = await self.run(self.tool.bind(self.given), views)
         return Result(True, ran.output)
 
     async def write(self) -> Result:
         """Run a tool on the newest state, and commit what it did: an attempt, for `commit`."""
-        cached, tool, call_id = self.cached, self.tool, self.call_id
+        cached, tool, call_id = self.session.cached, self.tool, self.call_id
         if call_id is not None and not cached.is_new(call_id):
             entry = await cached.find_call(call_id)
             if entry is not None:
                 return result_of_entry(entry)
         views, shared = NOTHING, tool.procedure.shared
         if shared:
-            views = await self.cache.shared.views(cached, shared, self.asker())
+            views = await self.session.views(shared, self.asker())
         try:
             ran = await self.run(tool.bind(self.given), views)
         except Failed as failure:
@@ -85,14 +84,14 @@ class Call(msgspec.Struct, gc=False):
 
     def run(self, arguments: dict[str, Any], views: Mapping[str, View]) -> Awaitable[ToolRun]:
         """Run the tool on the state that is loaded, with arguments that are bound."""
-        cache, cached, tool, call_id = self.cache, self.cached, self.tool, self.call_id
+        session, cached, tool, call_id = self.session, self.session.cached, self.tool, self.call_id
         agent = cached.progress.agent
         call = CallContext(
             cached.state,
             cached.progress,
             cached.head.id,
             cached.head.revision,
-            lambda: cache.runtime.task_of(cached.seeded),
+            lambda: session.runtime.task_of(cached.seeded),
             call_id,
             cached.pool,
             {name: view.state for name, view in views.items()} if views else NOTHING,
@@ -100,17 +99,17 @@ class Call(msgspec.Struct, gc=False):
             user=self.asker() if "session" in tool.procedure.needs else None,
         )
         if tool.procedure.resources:
-            return cache.resources_of(cached).run(tool, arguments, call)
-        return run_tool(cache.runtime.runner, tool, arguments, call, cache.runtime.timeout)
+            return session.resources().run(tool, arguments, call)
+        return run_tool(session.runtime.runner, tool, arguments, call, session.runtime.limits.timeout)
 
     async def commit_shared(self, ran: ToolRun, views: Mapping[str, View]) -> None:
         """Commit what the tool did, to the session and to the shared states that it changed, if any."""
 
         async def decide(facts: dict[str, Any]) -> None:
-            await self.cached.append(self.prepare(ran, facts))
+            await self.session.cached.append(self.prepare(ran, facts))
 
         try:
-            await self.cache.shared.commit(self.cached, ran.revision + 1, views, ran.shared, decide)
+            await self.session.cache.shared.commit(self.session.cached, ran.revision + 1, views, ran.shared, decide)
         except TooLarge as error:
             raise Failed(f"{self.tool.name} failed: {error}", "too_large") from error
         except UnknownSession as error:
@@ -121,10 +120,8 @@ class Call(msgspec.Struct, gc=False):
 
     def prepare(self, ran: ToolRun, more: Mapping[str, Any] = NOTHING) -> PreparedCommit:
         """The commit of a run."""
-        name, cached = self.tool.name, self.cached
-        facts = {"name": name, "input": self.given, "output": ran.output}
-        if self.by is not None:  # as `person` does, with one call fewer: every write comes here
-            facts["by"] = self.by
+        name, cached = self.tool.name, self.session.cached
+        facts = {"name": name, "input": self.given, "output": ran.output, **person(self.by)}
         if (self.user is not None or cached.progress.agent.user is not None) and (user := self.asker()) is not None:
             facts["user"] = user
         if more:

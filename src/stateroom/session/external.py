@@ -33,7 +33,7 @@ class ExternalCall(Call, gc=False):
 
     async def result(self) -> Result:
         """The recorded result, if there is one; else note that the call starts, run it once, and note what came."""
-        cached, tool, call_id = self.cached, self.tool, self.call_id
+        cached, tool, call_id = self.session.cached, self.tool, self.call_id
         arguments = tool.bind(self.given)  # bad ones start nothing
         if cached.stale:
             await cached.refresh()
@@ -61,7 +61,7 @@ class ExternalCall(Call, gc=False):
     async def _start(self, told: str) -> bool:
         """Note that the call starts; False if that was noted before."""
         name, call_id = self.tool.name, self.call_id + STARTED + told
-        if await self.cached.find_call(call_id) is not None:
+        if await self.session.cached.find_call(call_id) is not None:
             return False
         try:
             await self._append("started", {}, call_id)
@@ -74,9 +74,9 @@ class ExternalCall(Call, gc=False):
         return True
 
     async def _run(self, arguments: dict[str, Any], told: str) -> Result:
-        cache, cached, tool = self.cache, self.cached, self.tool
+        session, cached, tool = self.session, self.session.cached, self.tool
         try:
-            views = await cache.shared.views(cached, tool.procedure.shared, self.asker())
+            views = await session.views(tool.procedure.shared, self.asker())
             if cached.stale:  # meanwhile others have gone back in it
                 await cached.refresh()
             ran = await self.run(arguments, views)
@@ -85,7 +85,7 @@ class ExternalCall(Call, gc=False):
             raise
         except Failed as failure:
             if failure.tampered:
-                await cache.reload_tampered(cached)
+                await session.reload_tampered()
             if failure.code == "needs_input":
                 await self._append("asked", {"question": str(failure)}, self.call_id + ASKED + told)
                 raise
@@ -94,7 +94,7 @@ class ExternalCall(Call, gc=False):
 
     async def _succeed(self, ran: ToolRun, views: Mapping[str, View]) -> Result:
         """Commit what came of the call, or else note why that could not be done."""
-        cached, tool = self.cached, self.tool
+        cached, tool = self.session.cached, self.tool
 
         async def attempt() -> Result:
             nonlocal ran
@@ -127,11 +127,11 @@ class ExternalCall(Call, gc=False):
         return Result(False, None, message, code, cause=cause)
 
     async def _recorded(self) -> Result:
-        await self.cached.refresh(load_state=False)
-        return result_of_entry(await self.cached.find_call(self.call_id))
+        await self.session.cached.refresh(load_state=False)
+        return result_of_entry(await self.session.cached.find_call(self.call_id))
 
     async def _append(self, kind: str, facts: dict[str, Any], call_id: str) -> None:
         said = {"name": self.tool.name, "input": self.given, **facts, **person(self.by)}
         if user := self.asker():
             said["user"] = user
-        await append_entry(self.cached, kind, said, call_id)
+        await append_entry(self.session.cached, kind, said, call_id)

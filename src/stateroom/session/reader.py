@@ -150,7 +150,7 @@ def _other_schema(places: dict[str, str], document: Document, state_type: type[S
     """Why a document cannot be read, with the field that has changed since it was written."""
     name, now = state_type.__name__, schema_of(state_type).places
     found = (first_difference(places, now) if places else None) or "its fields differ"
-    development = "; while you develop, --accept-defaults takes the defaults of new fields"
+    development = "; while you develop, `accept_defaults` takes the defaults of new fields"
     return SchemaChanged(
         f"the state of session {document.head.id!r} was stored by another {name} than this one: {found}. Give the "
         f"class a new version, class {name}(State, version={document.version + 1}), and a migration, "

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
 from math import inf
 from secrets import token_hex
 from time import time
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import structs
+from pydantic import Field
+
+from stateroom.errors import SessionClosed, SessionExpired
+from stateroom.options import options
 from stateroom.session.environment import SessionEnvironment
 from stateroom.session.log import read_entry, task_row
 from stateroom.session.reader import Reader
@@ -16,55 +23,53 @@ from stateroom.session.runner import Runner
 from stateroom.state import State
 from stateroom.store import Entry, Head, Store
 
+WEEK = 7 * 24 * 3600.0
+
+YEAR = 365 * 24 * 3600.0
+
 RENEWED = 0.99
 """An expiry that is this share of the time to live away is not renewed."""
 
 
+MaxState = Annotated[int, Field(ge=1, description="Bytes of a state, as it is stored.")]
+MaxLog = Annotated[int, Field(ge=1, description="Bytes that are stored for one session in total.")]
+Timeout = Annotated[float, Field(ge=0.01, description="Seconds that a tool may take, unless it sets its own timeout.")]
+
+
+@options
 class SessionLimits:
-    """What sessions are held to, and their clock.
+    """What the sessions of an environment are held to, and their clock."""
 
-    `max_state` is how many bytes a state may have, `max_log` how many may be stored for a session in all, and `ttl` how
-    many seconds a session lives after its last use; with 0 its expiry is not renewed.
-    """
+    ttl: Annotated[
+        float, Field(ge=0, description="Seconds that a session lives after its last use; with 0 its expiry stays.")
+    ] = WEEK
+    timeout: Timeout = 30.0
+    hot: Annotated[int, Field(ge=0, description="Sessions that a process keeps in memory.")] = 10_000
+    max_state: MaxState = 1 << 30
+    max_log: MaxLog = 1 << 34
+    max_calls: Annotated[
+        int, Field(ge=1, description="Calls of a session that may run or wait in a process; more raise `Busy`.")
+    ] = sys.maxsize
+    shared_ttl: Annotated[
+        float, Field(ge=0, description="Seconds that the state of a user, or of the app, is kept after its last use.")
+    ] = YEAR
+    now: Annotated[Callable[[], float], Field(description="The clock, in seconds since 1970.")] = time
 
-    def __init__(
-        self,
-        max_state: int,
-        max_log: int = sys.maxsize,
-        ttl: float = 0.0,
-        now: Callable[[], float] = time,
-    ) -> None:
-        self.max_state = max_state
-        self.max_log = max_log
-        self.ttl = ttl
-        self.now = now
-        self.renew_below = RENEWED * ttl if ttl else -inf
+    @cached_property
+    def renew_below(self) -> float:
         """While an expiry is this many seconds away it is not renewed, which saves the store work."""
+        return RENEWED * self.ttl if self.ttl else -inf
 
 
-class Runtime(SessionLimits):
-    """One environment on one store, with the limits that `Sessions` was given."""
+class Runtime:
+    """One environment on one store, with the limits of its sessions."""
 
-    def __init__(
-        self,
-        environment: SessionEnvironment,
-        store: Store,
-        *,
-        ttl: float,
-        timeout: float,
-        max_state: int,
-        max_log: int,
-        max_calls: int,
-        shared_ttl: float,
-        now: Callable[[], float],
-    ) -> None:
-        super().__init__(max_state, max_log, ttl, now)
+    def __init__(self, environment: SessionEnvironment, store: Store, limits: SessionLimits) -> None:
         self.environment = environment
         self.store = store
-        self.timeout = timeout
-        self.max_calls = max_calls
-        self.shared_ttl = shared_ttl
-        self.shared_limits = SessionLimits(max_state, now=now)
+        self.limits = limits
+        self.now = limits.now
+        self.shared_limits = replace(limits, ttl=0, max_log=sys.maxsize)
         """Of states that sessions share, which are kept for a time of their own."""
         self.runner = Runner()
         self.reader = Reader(store, environment.state_type or State)
@@ -77,6 +82,22 @@ class Runtime(SessionLimits):
             return self.environment.parse_incomplete_task(row)
         return self.environment.parse_task(row)
 
+    def ensure_live(self, head: Head, include_closed: bool) -> None:
+        """Raise if a session has expired, or is closed."""
+        if head.expires <= self.now():
+            raise SessionExpired(head.id)
+        if head.closed and not include_closed:
+            raise SessionClosed(head.id)
+
+    async def renewed(self, head: Head) -> Head:
+        """The head of a session whose life is renewed, because it is used."""
+        now = self.now()
+        if head.closed or head.expires - now > self.limits.renew_below:
+            return head
+        expires = now + self.limits.ttl
+        await self.store.touch(head.id, now=now, expires=expires)
+        return structs.replace(head, expires=expires)
+
     def new_head(self, owner: str, revision: int, *, parent: str | None = None, session_id: str | None = None) -> Head:
         """A head for a new session."""
         return Head(
@@ -84,7 +105,7 @@ class Runtime(SessionLimits):
             environment=self.environment.name,
             owner=owner,
             created=(now := self.now()),
-            expires=now + self.ttl,
+            expires=now + self.limits.ttl,
             revision=revision,
             parent=parent,
             parent_revision=revision if parent else 0,

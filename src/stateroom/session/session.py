@@ -15,7 +15,6 @@ from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar
 
 from stateroom.errors import (
-    Busy,
     CannotFork,
     CannotRewind,
     Conflict,
@@ -26,13 +25,12 @@ from stateroom.errors import (
     ModelUnavailable,
     SessionClosed,
     SessionError,
-    SessionSealed,
     StateroomError,
     TamperedState,
     UnknownRevision,
 )
 from stateroom.session.agent import SessionAgent
-from stateroom.session.cache import SessionCache
+from stateroom.session.cache import OpenSession
 from stateroom.session.cached_session import CachedSession, PreparedCommit
 from stateroom.session.call import Call
 from stateroom.session.commit import RetryCommit, append_entry, commit
@@ -81,22 +79,21 @@ class Session(Generic[S]):
     can no longer be changed.
     """
 
-    def __init__(self, cache: SessionCache, cached: CachedSession) -> None:
-        self._cache = cache
-        self._cached = cached
+    def __init__(self, opened: OpenSession) -> None:
+        self._open = opened
 
     def __repr__(self) -> str:
-        return f"<Session {self.id} of {self._cache.runtime.environment.name}, revision {self.revision}>"
+        return f"<Session {self.id} of {self._open.environment.name}, revision {self.revision}>"
 
     @property
     def id(self) -> str:
         """The session's id, for `sessions.open`."""
-        return self._cached.head.id
+        return self._open.id
 
     @property
     def revision(self) -> int:
         """The newest revision that this process knows of; the seed is revision 1."""
-        return self._cached.head.revision
+        return self._open.cached.head.revision
 
     @property
     def task(self) -> Any:
@@ -104,61 +101,61 @@ class Session(Generic[S]):
 
         Fields that are to come with the verdict are missing until then: to read one raises `MissingField`.
         """
-        return self._cache.runtime.task_of(self._cached.seeded, self._cached.verdict_facts)
+        return self._open.task()
 
     @property
     def agent(self) -> SessionAgent:
         """The agent's part: its status, and what was said."""
-        return SessionAgent(self._cache, self._cached)
+        return SessionAgent(self._open)
 
     @property
     def replies(self) -> bool:
         """Whether the environment answers its agent's messages."""
-        return self._cache.runtime.environment.reply_tool is not None
+        return self._open.environment.reply_tool is not None
 
     @property
     def opens(self) -> bool:
         """Whether the environment's user speaks first where the task has no message of theirs."""
-        return self._cache.runtime.environment.user_opens
+        return self._open.environment.user_opens
 
     @property
     def tools(self) -> list[dict[str, Any]]:
         """The tools that an agent can call here, as OpenAI functions."""
-        return [tool.definition for tool in self._cache.runtime.environment.tools.values()]
+        return [tool.definition for tool in self._open.environment.tools.values()]
 
     def reads(self, name: str) -> bool:
         """Whether a tool only looks at the state, so that such calls may run side by side."""
-        tool = self._cache.runtime.environment.tools.get(name)
+        tool = self._open.environment.tools.get(name)
         return tool is not None and tool.effect == "read"
 
     @property
     def state(self) -> S:
         """The state at `revision`, to be read."""
-        if self._cached.state is None:
+        if self._open.cached.state is None:
             message = f"session {self.id!r} has not loaded its state; call `await session.state_at()`"
             raise SessionError(self.id, message)
-        return draft_of(self._cached.state, DraftContext(READ_ONLY))  # type: ignore[no-any-return]
+        return draft_of(self._open.cached.state, DraftContext(READ_ONLY))  # type: ignore[no-any-return]
 
     @property
     def verdict(self) -> Verdict | None:
         """The verdict, if it is known here that there is one."""
-        judged = self._cached.verdict_facts
+        judged = self._open.cached.verdict_facts
         return None if judged is None else Verdict(**judged["verdict"])
 
     @property
     def closed(self) -> bool:
         """True when it is known here that the session was closed."""
-        return self._cached.head.closed
+        return self._open.cached.head.closed
 
     @property
     def edited(self) -> bool:
         """True when a person's edit is among what led to the state at `revision`, as far as it is known here."""
-        return self._cached.progress.edited
+        return self._open.cached.progress.edited
 
     @property
     def parent(self) -> tuple[str, int] | None:
         """For a fork: the session and the revision that it branched from."""
-        head = self._cached.head
+        head = self._open.cached.head
         return (head.parent, head.parent_revision) if head.parent is not None else None
 
     # Changing.
@@ -179,41 +176,28 @@ class Session(Generic[S]):
         A call that fails is a result too: `ok` is false, `error` says why in words for the model, and nothing has
         changed. A `call_id` that was committed before gives the recorded result and runs nothing.
         """
-        cache, cached = self._cache, self._cached
-        if cached.head.closed or cached.head.expires <= cache.runtime.now():
-            await cache.refresh(cached)  # raises, unless another process has renewed it
-        if cached.verdict_facts is not None:
-            raise SessionSealed(cached.head.id)
+        opened, cached = self._open, self._open.cached
+        if opened.seems_over:
+            await opened.refresh()  # which raises, if it is
+        cached.ensure_unsealed()
         if user is not None:
             checked_user(user)
         try:
             given = plain_arguments(arguments, call_id)
-            tool = cache.runtime.environment.tools.get(name)
+            tool = opened.environment.tools.get(name)
             if tool is None:
-                raise unknown_tool(name, cache.runtime.environment.tools)
-            call = Call(cache, cached, tool, given, call_id, by, user)
-            exclusive = tool.effect != "read" or cache.resources.is_exclusive(tool.procedure)
-            turn = cached.lock if exclusive else cached.reads
-            if cached.calls_in_flight >= cache.runtime.max_calls:
-                raise Busy(
-                    f"{cache.runtime.max_calls} calls of this session are in flight already; wait for some to end"
-                )
-            cached.calls_in_flight += 1
-            try:
-                await turn.acquire()  # as `async with` does, with two fewer coroutines
-                try:
+                raise unknown_tool(name, opened.environment.tools)
+            exclusive = tool.effect != "read" or opened.cache.resources.is_exclusive(tool.procedure)
+            with cached.calls:
+                async with cached.lock if exclusive else cached.reads:
                     if tool.effect == "read":
-                        return await call.read()
+                        return await Call(opened, tool, given, call_id, by, user).read()
                     if tool.effect == "write":
-                        return await commit(cached, call.write, name)
-                    return await ExternalCall(cache, cached, tool, given, call_id or token_hex(12), by, user).result()
-                finally:
-                    turn.release()
-            finally:
-                cached.calls_in_flight -= 1
+                        return await commit(cached, Call(opened, tool, given, call_id, by, user).write, name)
+                    return await ExternalCall(opened, tool, given, call_id or token_hex(12), by, user).result()
         except (Failed, InvalidArguments) as failure:
             if isinstance(failure, Failed) and failure.tampered:
-                await cache.reload_tampered(cached)
+                await opened.reload_tampered()
             return result_of_failure(failure)
 
     async def reply(self, message: str, *, call_id: str, by: str | None = None) -> str | None:
@@ -221,31 +205,31 @@ class Session(Generic[S]):
 
         Under a call id that was used before it is the same answer, and nobody is asked again.
         """
-        reply_tool = self._cache.runtime.environment.reply_tool
+        reply_tool = self._open.environment.reply_tool
         if reply_tool is None:
             return None
         checked_name("call_id", call_id)
-        cache, cached = self._cache, self._cached
-        if cached.head.closed or cached.head.expires <= cache.runtime.now():
-            await cache.refresh(cached)
+        cached = self._open.cached
+        if self._open.seems_over:
+            await self._open.refresh()
         async with cached.lock:
-            attempt = Call(cache, cached, reply_tool, {"message": message}, call_id, by).write
+            attempt = Call(self._open, reply_tool, {"message": message}, call_id, by).write
             return await self._text(reply_tool, commit(cached, attempt, reply_tool.name))
 
     async def instructions(self) -> str:
         """What the environment tells its agent now; empty if it tells nothing."""
-        tool = self._cache.runtime.environment.instructions_tool
+        tool = self._open.environment.instructions_tool
         if tool is None:
             return ""
-        user = self._cached.progress.agent.user
-        return await self._text(tool, Call(self._cache, self._cached, tool, {}, None, user=user).read()) or ""
+        user = self._open.cached.progress.agent.user
+        return await self._text(tool, Call(self._open, tool, {}, None, user=user).read()) or ""
 
     async def _text(self, hook: SessionTool, result: Awaitable[Result]) -> str | None:
         try:
             return hook_text(hook, await result)
         except Failed as failure:
             if failure.tampered:
-                await self._cache.reload_tampered(self._cached)
+                await self._open.reload_tampered()
             raise hook_failure(hook, failure) from failure
 
     async def verify(self, response: Any = None, *, row: Mapping[str, Any] = NOTHING, by: str | None = None) -> Verdict:
@@ -259,10 +243,10 @@ class Session(Generic[S]):
         and raises `Conflict` if another field has another value than it was seeded with. `by` is the person who asks,
         for the log.
         """
-        cache, cached = self._cache, self._cached
+        cached = self._open.cached
         async with cached.lock:
-            await cache.refresh(cached, include_closed=True)
-            attempt = Verification(cache, cached, response, row, by).attempt
+            await self._open.refresh(include_closed=True)
+            attempt = Verification(self._open, response, row, by).attempt
             verdict = await commit(cached, attempt, "its verdict", after_verdict=True)
             if cached.resources:
                 cached.resources.stop()  # not awaited: the verdict does not wait until they have stopped
@@ -276,7 +260,7 @@ class Session(Generic[S]):
         is emitted. `InvalidState` has the place of what cannot be; then nothing is changed. Changes that leave the
         state as it is commit nothing.
         """
-        cache, cached, edit = self._cache, self._cached, Edit(changes, by, reason)
+        cached, edit = self._open.cached, Edit(changes, by, reason)
         edit.check()
 
         async def attempt() -> int:
@@ -289,14 +273,14 @@ class Session(Generic[S]):
             return cached.head.revision
 
         async with cached.lock:
-            await cache.refresh(cached)  # raises if it is closed
+            await self._open.refresh()  # raises if it is closed
             return await commit(cached, attempt, "an edit")
 
     async def _prepare(self, edit: Edit, cached: CachedSession) -> PreparedCommit | None:
         try:
             return edit.prepare(cached)
         except TamperedState:  # by a validator
-            await self._cache.reload_tampered(cached)
+            await self._open.reload_tampered()
             raise
 
     async def record(self, name: str, data: Any = None, *, user: str | None = None, by: str | None = None) -> int:
@@ -308,9 +292,9 @@ class Session(Generic[S]):
         told = {} if user is None else {"user": checked_user(user)}
         try:
             facts = {"name": checked_name("name", name), "data": to_jsonable_python(data), **told, **person(by)}
-            async with self._cached.lock:
-                await self._cache.refresh(self._cached, load_state=False)
-                return await append_entry(self._cached, "record", facts)
+            async with self._open.cached.lock:
+                await self._open.refresh(load_state=False)
+                return await append_entry(self._open.cached, "record", facts)
         except UNSTORABLE as error:
             message = f"should be JSON: {error}"
             raise InvalidArguments(f"data: {message}", {"data": message}) from error
@@ -321,7 +305,7 @@ class Session(Generic[S]):
         The lease is renewed in the background, and ends `seconds` after this process does. Meanwhile others can read;
         what would change the session waits a moment and then raises `SessionLeased`, as this does if another has it.
         """
-        return Lease(self._cached, seconds)
+        return Lease(self._open.cached, seconds)
 
     # Going back, and branching off.
 
@@ -331,12 +315,12 @@ class Session(Generic[S]):
         Here and below, `by` is the person who acts, for the log, if it is not a program.
         """
         checked_name("name", name)
-        async with self._cached.lock:
-            await self._cache.refresh(self._cached, load_state=False)
+        async with self._open.cached.lock:
+            await self._open.refresh(load_state=False)
             try:
                 call_id = CHECKPOINT + name if name else None
                 facts = {"name": name, **person(by)}
-                revision = await append_entry(self._cached, "checkpoint", facts, call_id)
+                revision = await append_entry(self._open.cached, "checkpoint", facts, call_id)
             except DuplicateCall:
                 message = f"session {self.id!r} has a checkpoint {name!r} already; give this one another name"
                 raise SessionError(self.id, message) from None
@@ -362,15 +346,15 @@ class Session(Generic[S]):
         A step is a call, an edit, or something that was said to the agent, with all that the agent did about it. An
         undo is a rewind, so all that holds for one holds here. What a rewind has left behind is no step.
         """
-        return await self._rewind(partial(undo, History(self._cached.store), steps), by, "an undo")
+        return await self._rewind(partial(undo, History(self._open.cached.store), steps), by, "an undo")
 
     async def redo(self, steps: int = 1, *, by: str | None = None) -> int:
         """Do again what was undone last; gives the number of steps. A new step, or a rewind, leaves nothing to redo."""
-        return await self._rewind(partial(redo, History(self._cached.store), steps), by, "a redo")
+        return await self._rewind(partial(redo, History(self._open.cached.store), steps), by, "a redo")
 
     async def _rewind(self, find: Callable[[Head], Awaitable[RewindTarget | None]], by: str | None, what: str) -> int:
         """Make the state what it was where `find` says, if it finds anything; gives the number of steps."""
-        cache, cached, whole = self._cache, self._cached, self._cache.resources.restarts
+        cached, whole = self._open.cached, self._open.cache.resources.restarts
 
         async def attempt() -> int:
             target = await find(cached.head)
@@ -389,7 +373,7 @@ class Session(Generic[S]):
             return target.steps
 
         async with cached.lock:
-            await cache.refresh(cached, load_state=whole)
+            await self._open.refresh(load_state=whole)
             return await commit(cached, attempt, what, load_state=whole)
 
     @overload
@@ -432,9 +416,9 @@ class Session(Generic[S]):
         With an `edit`, its first own entry is that edit; if the edit is refused, nothing is made. Else with `by`, its
         first own entry is a `fork` that names the person.
         """
-        cache, cached = self._cache, self._cached
+        cached, cache = self._open.cached, self._open.cache
         async with cached.lock:
-            await cache.refresh(cached, include_closed=True, load_state=False)
+            await self._open.refresh(include_closed=True, load_state=False)
             revision = cached.head.revision if at is None else await self._resolve(at)
             standing = await self._state_at(revision, whole=cache.reaches_outside or edit is not None)
         if standing.progress.pending and pending == "refuse":
@@ -447,10 +431,8 @@ class Session(Generic[S]):
             checked_text("ids", name)
         names: Sequence[str | None] = ids or [None] * (1 if n is None else n)
         phase = cached.head.phase and standing.progress.agent.phase
-        heads = [
-            replace(cache.runtime.new_head(cached.head.owner, revision, parent=self.id, session_id=name), phase=phase)
-            for name in names
-        ]
+        new_head, owner = self._open.runtime.new_head, cached.head.owner
+        heads = [replace(new_head(owner, revision, parent=self.id, session_id=name), phase=phase) for name in names]
         branches = [cached.branch(head, standing) for head in heads]
         firsts: list[PreparedCommit | None] = [None] * len(branches)
         if edit is not None:
@@ -459,7 +441,7 @@ class Session(Generic[S]):
         elif by is not None:
             firsts = [branch.prepare("fork", {"by": by}) for branch in branches]
         await asyncio.gather(*(branch.create(first) for branch, first in zip(branches, firsts, strict=True)))
-        forks: list[Session[S]] = [Session(cache, cache.add(branch)) for branch in branches]
+        forks: list[Session[S]] = [Session(cache.add(branch)) for branch in branches]
         return forks[0] if n is None else forks
 
     async def _state_at(self, revision: int, *, whole: bool = False) -> StateAt:
@@ -467,7 +449,7 @@ class Session(Generic[S]):
 
         So to go back costs the same, whatever the size of the state.
         """
-        cached = self._cached
+        cached = self._open.cached
         if cached.in_memory(revision) or cached.is_small or whole:
             return await cached.at(revision)
         await cached.ensure_kept(revision)
@@ -478,10 +460,10 @@ class Session(Generic[S]):
         if isinstance(point, str):
             point = await self._named(checked_text("checkpoint", point))
         if isinstance(point, Checkpoint):
-            head, shared = self._cached.head, self.revision
+            head, shared = self._open.cached.head, self.revision
             while head.id != point.session and head.parent is not None:
                 shared = min(shared, head.parent_revision)
-                head = await self._cached.store.head(head.parent)
+                head = await self._open.cached.store.head(head.parent)
             if head.id != point.session or point.revision > shared:
                 raise UnknownRevision(
                     self.id, f"checkpoint {point.name!r} is of session {point.session!r}, in a part of it not shared"
@@ -492,32 +474,32 @@ class Session(Generic[S]):
         return point
 
     async def _named(self, name: str) -> int:
-        entry = await History(self._cached.store).find_call(self.id, CHECKPOINT + name)
+        entry = await History(self._open.cached.store).find_call(self.id, CHECKPOINT + name)
         if entry is None:
             raise UnknownRevision(self.id, f"session {self.id!r} has no checkpoint {name!r}")
         return entry.revision
 
     async def children(self) -> list[tuple[str, int]]:
         """The forks of this session, the oldest first: the id of each, and the revision that it branched from."""
-        return [(head.id, head.parent_revision) for head in await self._cached.store.children(self.id)]
+        return [(head.id, head.parent_revision) for head in await self._open.cached.store.children(self.id)]
 
     # Looking.
 
     async def state_at(self, revision: int | None = None) -> S:
         """The state as it was at a revision, to be read; the newest by default, which `state` then has."""
         if revision is None:
-            await self._cache.refresh(self._cached, include_closed=True)
+            await self._open.refresh(include_closed=True)
             return self.state
-        await self._cache.look(self._cached)
-        return draft_of((await self._cached.at(revision)).state, DraftContext(READ_ONLY))  # type: ignore[no-any-return]
+        await self._open.look()
+        return draft_of((await self._open.cached.at(revision)).state, DraftContext(READ_ONLY))  # type: ignore[no-any-return]
 
     async def digest(self, revision: int | None = None) -> str:
         """A digest of the state at a revision, by default now; equal states of any sessions have equal digests."""
-        return await History(self._cached.store).digest(self.id, revision)
+        return await History(self._open.cached.store).digest(self.id, revision)
 
     async def diff(self, since: int, to: int | None = None) -> list[Difference]:
         """What differs between the states at two revisions, as they are stored; `to` is the newest by default."""
-        head, history = await self._cache.look(self._cached), History(self._cached.store)
+        head, history = await self._open.look(), History(self._open.cached.store)
         old = await history.document(self.id, since)
         new = await history.document(self.id, head.revision if to is None else to)
         return list(diff(old.state, new.state))
@@ -531,9 +513,9 @@ class Session(Generic[S]):
         return await self._look("app")
 
     async def _look(self, name: str, user: str | None = None) -> Any:
-        if name not in self._cache.runtime.environment.shared_types:
+        if name not in self._open.environment.shared_types:
             return None
-        views = await self._cache.shared.views(self._cached, frozenset({name}), user)
+        views = await self._open.views(frozenset({name}), user)
         return draft_of(views[name].state, DraftContext(READ_ONLY))
 
     async def log(
@@ -550,8 +532,8 @@ class Session(Generic[S]):
         Only what came after a revision, only entries of some kinds (`kinds={"call"}`) or of one name, and only those
         made at a time from `since` on or `before` another, in seconds since 1970, if that is asked for.
         """
-        await self._cache.look(self._cached)
-        history = History(self._cached.store)
+        await self._open.look()
+        history = History(self._open.cached.store)
         found = history.entries(self.id, after=after, kinds=kinds, name=name, since=since, before=before)
         async for entry in found:
             yield entry
@@ -562,7 +544,7 @@ class Session(Generic[S]):
         A fork's begin with its parent's. What a rewind has undone is not among them, but in the log. Raises
         `UnknownRevision` if some were pruned, and `SchemaChanged` if the current code cannot read one.
         """
-        head, cached = await self._cache.look(self._cached), self._cached
+        head, cached = await self._open.look(), self._open.cached
         async for each in occurred(cached.store, self.id, cached.state_type, after=after, until=head.revision):
             yield each
 
@@ -571,7 +553,7 @@ class Session(Generic[S]):
 
         `replaced_by` is the session that takes its place, for the log.
         """
-        cached = self._cached
+        cached = self._open.cached
         async with cached.lock:
             with suppress(SessionClosed):  # by another process
                 if not cached.head.closed:
@@ -579,7 +561,7 @@ class Session(Generic[S]):
                     await append_entry(cached, "close", facts)
             if cached.resources:
                 await cached.resources.stop()
-        self._cache.drop(self.id)
+        self._open.cache.drop(self.id)
 
 
 def hook_text(hook: SessionTool, result: Result) -> str | None:

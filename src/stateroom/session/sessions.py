@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from secrets import randbits
 from typing import Any, Generic
@@ -20,7 +18,7 @@ from stateroom.errors import (
     TimedOut,
     UnknownSession,
 )
-from stateroom.session.cache import SessionCache
+from stateroom.session.cache import OpenSession, SessionCache
 from stateroom.session.cached_session import CachedSession, new_session
 from stateroom.session.containment import contained
 from stateroom.session.document import Start, world_is_gone
@@ -32,7 +30,7 @@ from stateroom.session.log import UNSTORABLE, VERDICT, checked_text
 from stateroom.session.parameters import SHARED
 from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader
-from stateroom.session.runtime import Runtime, new_session_id
+from stateroom.session.runtime import Runtime, SessionLimits, new_session_id
 from stateroom.session.session import S, Session
 from stateroom.session.shared import shared_environment
 from stateroom.session.stateless import StatelessSession
@@ -40,50 +38,16 @@ from stateroom.session.world import BEGINNING, first_state
 from stateroom.state import ENDED, DraftContext, State, commit, draft_of
 from stateroom.store import Store
 
-WEEK = 7 * 24 * 3600.0
-
-YEAR = 365 * 24 * 3600.0
-
 SHARED_IDS = tuple(f"{name}:" for name in sorted(SHARED | {"world"}))
 """Starts of the ids of worlds and shared states, which no session's id has."""
 
 
 class Sessions(Generic[S]):
-    """Seeds, opens and sweeps the sessions of an environment.
+    """Seeds, opens and sweeps the sessions of an environment, which are held to some limits."""
 
-    `ttl` is how many seconds a session lives after its last use, `timeout` how many seconds a tool may take that sets
-    no limit of its own, `hot` how many sessions this process keeps in memory, `max_state` how many bytes a state may
-    have as it is stored, `max_log` how many bytes may be stored for a session in all, its log above all, `max_calls`
-    how many calls of a session may run or wait here at once (more raise `Busy`), and `shared_ttl` how many seconds the
-    state of a user, or of the app, is kept after its last use.
-    """
-
-    def __init__(
-        self,
-        environment: SessionEnvironment,
-        store: Store,
-        *,
-        ttl: float = WEEK,
-        timeout: float = 30.0,
-        hot: int = 10_000,
-        max_state: int = 1 << 30,
-        max_log: int = 1 << 34,
-        max_calls: int = sys.maxsize,
-        shared_ttl: float = YEAR,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self.runtime = Runtime(
-            environment,
-            store,
-            ttl=ttl,
-            timeout=timeout,
-            max_state=max_state,
-            max_log=max_log,
-            max_calls=max_calls,
-            shared_ttl=shared_ttl,
-            now=now,
-        )
-        self.cache = SessionCache(self.runtime, hot)
+    def __init__(self, environment: SessionEnvironment, store: Store, limits: SessionLimits | None = None) -> None:
+        self.runtime = Runtime(environment, store, limits or SessionLimits())
+        self.cache = SessionCache(self.runtime)
 
     @property
     def environment(self) -> SessionEnvironment:
@@ -143,12 +107,12 @@ class Sessions(Generic[S]):
             facts = {"input": row}
             facts |= {name: told for name, told in (("replaces", replaces), ("lacks", lacks), ("by", by)) if told}
             cached, entries, snapshot, blobs = new_session(
-                self.runtime.reader, head, state, progress, facts, self.runtime, start
+                self.runtime.reader, head, state, progress, facts, self.runtime.limits, start
             )
         except UNSTORABLE as error:
             raise BadTask(f"the task, or the state that it was seeded with, cannot be stored: {error}") from error
         await self.store.create(head, entries, snapshot, blobs)
-        return Session(self.cache, self.cache.add(cached))
+        return Session(self.cache.add(cached))
 
     async def close_unseeded(self, session_id: str) -> None:
         """Close a session before it is seeded: until that has expired, none can be seeded with its id.
@@ -163,7 +127,7 @@ class Sessions(Generic[S]):
             closed=True,
         )
         reader = Reader(self.store, State)
-        _, entries, snapshot, _ = new_session(reader, head, State(), BEGINNING, {"input": {}}, runtime)
+        _, entries, snapshot, _ = new_session(reader, head, State(), BEGINNING, {"input": {}}, runtime.limits)
         await self.store.create(head, entries, snapshot)
 
     def _plain(self, task: Any) -> Any:
@@ -217,7 +181,7 @@ class Sessions(Generic[S]):
         procedure = self.environment.seed_function
         arguments = {name: available[name]() for name in procedure.needs}
         try:
-            return await self.runtime.runner.run(procedure, arguments, self.runtime.timeout)
+            return await self.runtime.runner.run(procedure, arguments, self.runtime.limits.timeout)
         except TimedOut as error:
             raise TimedOut(f"{self.environment.name}.seed did not finish within {error}") from None
 
@@ -244,9 +208,9 @@ class Sessions(Generic[S]):
             read = await self._read(checked_text("session_id", session_id), include_closed)
             cached = self.cache.sessions.get(session_id) or read  # another task may have opened it meanwhile
         else:
-            await self.cache.refresh(cached, include_closed=include_closed)
+            await OpenSession(self.cache, cached).refresh(include_closed=include_closed)
             cached = self.cache.sessions.get(session_id) or cached
-        return Session(self.cache, self.cache.add(cached))
+        return Session(self.cache.add(cached))
 
     async def _read(self, session_id: str, include_closed: bool) -> CachedSession:
         """A session, read from the store."""
@@ -257,12 +221,12 @@ class Sessions(Generic[S]):
             history.outline(session_id), self.store.entries(session_id, until=1)
         )
         head = document.head
-        self.cache.ensure_live(head, include_closed)
+        runtime.ensure_live(head, include_closed)
         if head.environment != self.environment.name:
             raise SessionError(
                 session_id, f"session {session_id!r} is of {head.environment}, not of {self.environment.name}"
             )
-        cached = CachedSession(runtime.reader, head, runtime)
+        cached = CachedSession(runtime.reader, head, runtime.limits)
         cached.load(await runtime.reader.understood(document), document)
         if document.start is not None:
             await self._renew_world(session_id, document.start.world)
@@ -270,7 +234,7 @@ class Sessions(Generic[S]):
         if document.last_kind is None or document.last_kind in AFTER_VERDICT:  # it may have its verdict
             judged = await history.find_own_call(session_id, VERDICT)
             cached.verdict_facts = judged.facts if judged else None
-        cached.head = await self.cache.renewed(cached.head)
+        cached.head = await runtime.renewed(cached.head)
         return cached
 
     async def _renew_world(self, session_id: str, world: str) -> None:
@@ -285,7 +249,7 @@ class Sessions(Generic[S]):
         if cached is None or cached.head.closed:
             return None
         self.cache.sessions.move_to_end(session_id)
-        return Session(self.cache, cached)
+        return Session(OpenSession(self.cache, cached))
 
     def stateless(self, session_id: str, progress: Progress, task: Any = None) -> Session[S]:
         """A session of an environment without a state, which is nothing but what is given here."""

@@ -153,8 +153,8 @@ class Shared:
             await back_off(attempt)
             attempt += 1
         now = runtime.now()
-        if head.expires - now < runtime.shared_ttl / 2:
-            await self._store.touch(head.id, now=now, expires=now + runtime.shared_ttl)
+        if head.expires - now < runtime.limits.shared_ttl / 2:
+            await self._store.touch(head.id, now=now, expires=now + runtime.limits.shared_ttl)
 
     async def _settle(self, *, abandon: bool) -> None:
         """Follow up the intent at the end of the log, if there is one and it can be."""
@@ -239,9 +239,9 @@ class Shared:
 class SharedStates:
     """The shared states of an environment's runtime."""
 
-    def __init__(self, runtime: Runtime, most: int) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._open: LRU[str, Shared] = LRU(most)
+        self._open: LRU[str, Shared] = LRU(runtime.limits.hot)
 
     async def views(self, cached: CachedSession, names: frozenset[str], user: str | None = None) -> dict[str, View]:
         """What a session shares, by name; `user` is whose state it is, by default that of the task's user."""
@@ -284,10 +284,8 @@ class SharedStates:
     async def _make(self, identity: str, owner: str, name: str, cached: CachedSession) -> Shared:
         runtime = self._runtime
         now = runtime.now()
-        head = Head(
-            identity, shared_environment(name, runtime.environment.name), owner, now, now + runtime.shared_ttl, 1,
-            fence=int(now * 1e6),
-        )  # fmt: skip
+        environment, expires = shared_environment(name, runtime.environment.name), now + runtime.limits.shared_ttl
+        head = Head(identity, environment, owner, now, expires, 1, fence=int(now * 1e6))
         state = await self._seeded(name, cached)
         made, entries, snapshot, blobs = new_session(
             self._reader(name), head, state, Progress(0, now), {"input": owner}, runtime.shared_limits
@@ -309,7 +307,7 @@ class SharedStates:
         arguments = {"task": runtime.task_of(cached.seeded)} if "task" in procedure.needs else {}
         where = f"{runtime.environment.name}.seed_{name}"
         try:
-            state = await runtime.runner.run(procedure, arguments, runtime.timeout)
+            state = await runtime.runner.run(procedure, arguments, runtime.limits.timeout)
         except TimedOut as error:
             raise TimedOut(f"{where} did not finish within {error}") from None
         except StateroomError:

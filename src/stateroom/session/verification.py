@@ -10,8 +10,7 @@ from pydantic_core import to_jsonable_python
 
 from stateroom.errors import BadVerdict, Conflict, DuplicateCall, InvalidArguments, SessionClosed, SessionSealed
 from stateroom.session.agent import SessionAgent
-from stateroom.session.cache import SessionCache
-from stateroom.session.cached_session import CachedSession
+from stateroom.session.cache import OpenSession
 from stateroom.session.commit import RetryCommit
 from stateroom.session.episode import Episode, Rehearsal, Verdict, digest, load_path, run_verifier
 from stateroom.session.invocation import CallContext
@@ -22,11 +21,9 @@ from stateroom.session.recorded_call import same
 class Verification:
     """One request for a session's verdict, by a response, a task row and a person, as far as these are given."""
 
-    def __init__(
-        self, cache: SessionCache, cached: CachedSession, response: Any, row: Mapping[str, Any], by: str | None
-    ) -> None:
-        self._cache = cache
-        self._cached = cached
+    def __init__(self, opened: OpenSession, response: Any, row: Mapping[str, Any], by: str | None) -> None:
+        self._open = opened
+        self._cached = opened.cached
         self._response = response
         self._row = row
         self._by = by
@@ -35,7 +32,7 @@ class Verification:
         """The verdict that there is, or one on the state as it is now; `RetryCommit` if that was changed meanwhile."""
         cached, response = self._cached, self._response
         if response is None:
-            response = await SessionAgent(self._cache, cached).response()
+            response = await SessionAgent(self._open).response()
         added = self._added_fields()
         if cached.verdict_facts is not None:
             if cached.verdict_facts.get("response", digest(response)) != digest(response):
@@ -60,7 +57,7 @@ class Verification:
         seed = read_entry(cached.seeded)
         known = task_row(seed, cached.verdict_facts)
         added = {name: row[name] for name in seed.facts.get("lacks", ()) if name in row and name not in known}
-        task = self._cache.runtime.task_of(cached.seeded, cached.verdict_facts)
+        task = self._open.task()
         for name, value in row.items():
             if name in added or (name in known and same(known[name], value)):
                 continue
@@ -81,8 +78,7 @@ class Verification:
 
         `added` are fields of the task that the seeded row lacks.
         """
-        cache, cached = self._cache, self._cached
-        runtime, procedure = cache.runtime, cache.runtime.environment.verify_function
+        cached, runtime, procedure = self._cached, self._open.runtime, self._open.environment.verify_function
         session, revision = cached.head.id, cached.head.revision
         facts: dict[str, Any] = {"row": added} if added else {}
 
@@ -90,12 +86,12 @@ class Verification:
             return runtime.environment.parse_task(task_row(read_entry(cached.seeded), facts))
 
         episode = Episode(task(), response, partial(self._rehearsal, task))
-        views = await cache.shared.views(cached, procedure.shared)
+        views = await self._open.views(procedure.shared)
         path = partial(load_path, cached.reader, session, revision, runtime.environment.tools, response)
-        lend = cache.resources_of(cached).lend_to_judge if procedure.resources else None
+        lend = self._open.resources().lend_to_judge if procedure.resources else None
         shared = {name: view.state for name, view in views.items()}
         call = CallContext(cached.state, cached.progress, session, revision, task, None, shared=shared)
-        verdict = await run_verifier(runtime.runner, procedure, call, episode, runtime.timeout, path, lend)
+        verdict = await run_verifier(runtime.runner, procedure, call, episode, runtime.limits.timeout, path, lend)
         facts["verdict"] = vars(verdict)
         if views:
             facts["views"] = {name: [view.shared.cached.head.id, view.revision] for name, view in views.items()}
@@ -104,13 +100,13 @@ class Verification:
         return verdict, facts
 
     def _rehearsal(self, task: Callable[[], Any]) -> Rehearsal:
-        runtime, cached = self._cache.runtime, self._cached
+        runtime, cached = self._open.runtime, self._cached
         return Rehearsal(
             runtime.environment,
             runtime.runner,
-            runtime.timeout,
+            runtime.limits.timeout,
             cached.head.id,
             task,
             partial(cached.at, 1),
-            partial(self._cache.reload_tampered, cached),
+            self._open.reload_tampered,
         )

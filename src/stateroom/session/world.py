@@ -71,7 +71,7 @@ class Worlds:
         if head.expires <= now:
             await store.sweep(now)  # not `delete`: another may have made it anew just now
             raise UnknownSession(world)
-        if head.expires < now + runtime.ttl + KEPT / 2:
+        if head.expires < now + runtime.limits.ttl + KEPT / 2:
             await store.touch(world, now=now, expires=self._expiry(now))
 
     def forget(self) -> None:
@@ -83,7 +83,7 @@ class Worlds:
         environment = runtime.environment
         assert environment.world_function is not None
         try:
-            state = await runtime.runner.run(environment.world_function, {}, runtime.timeout)
+            state = await runtime.runner.run(environment.world_function, {}, runtime.limits.timeout)
         except TimedOut as error:
             raise TimedOut(f"{environment.name}.world did not finish within {error}") from None
         copy = first_state(environment, "world", state)
@@ -117,7 +117,7 @@ class Worlds:
             await runtime.store.head(world.id)
 
     def _expiry(self, now: float) -> float:
-        return now + self._runtime.ttl + KEPT
+        return now + self._runtime.limits.ttl + KEPT
 
 
 def first_state(environment: SessionEnvironment, hook: str, state: Any) -> State:

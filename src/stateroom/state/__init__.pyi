@@ -44,6 +44,7 @@ from .edits import (
     edit as edit,
     read_changes as read_changes,
 )
+from .equality import deep_equal as deep_equal
 from .event_context import (
     EventContext as EventContext,
     committed as committed,
@@ -77,7 +78,6 @@ from .patch import (
     apply as apply,
     patched as patched,
 )
-from .sameness import Sameness as Sameness
 from .schema import (
     Schema as Schema,
     fill_defaults as fill_defaults,

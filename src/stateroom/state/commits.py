@@ -43,7 +43,7 @@ def commit(draft: S) -> Change:
     patch: Patch = []
     ruled: list[Path] = []
     _check_model(cast(Any, draft), (), patch, ruled)
-    state = _settle_model(cast(Any, draft))
+    state = _freeze_model(cast(Any, draft))
     if not ruled:
         if context.pool is not None and draft._draft_shape.branches:  # type: ignore[attr-defined]
             pool_drafts(draft, state)
@@ -91,7 +91,7 @@ def _keep_rules(state: Any, ruled: list[Path]) -> Change:
                     setattr(model, name, getattr(adjusted, name))
     patch: Patch = []
     _check(draft, (), patch, [])
-    state = _settle(draft)
+    state = _freeze(draft)
     draft._draft_context.closed = ENDED
     return Change(state, patch)
 
@@ -136,10 +136,10 @@ def _check_model(draft: DraftModel, path: Path, patch: Patch, ruled: list[Path])
             checked[name] = value
             patch.append(("set", here, value))
             continue
-        settled = _settle_over(value, old) if stands else value
+        frozen = _freeze_over(value, old) if stands else value
         before_it = _before(draft, name) if name in shape.context_validated_fields else {}
-        admitted = shape.admit_field(name, settled, before_it, here)
-        if stands and _is_same(admitted, settled) and not (isinstance(value, tuple) and len(patch) > mark[0]):
+        admitted = shape.admit_field(name, frozen, before_it, here)
+        if stands and _is_same(admitted, frozen) and not (isinstance(value, tuple) and len(patch) > mark[0]):
             continue  # the smaller operations say it all
         del patch[mark[0] :], ruled[mark[1] :]
         checked[name] = admitted
@@ -153,14 +153,14 @@ def _check_model(draft: DraftModel, path: Path, patch: Patch, ruled: list[Path])
 
 def _check_whole(draft: DraftModel, shape: ModelShape, path: Path, patch: Patch, ruled: list[Path]) -> None:
     """Run the validators that must see the whole model; a field that they replace is set."""
-    settled = _settle(draft)
-    fields = {name: detach(part, (*path, name)) for name, part in settled.__dict__.items()}
+    frozen = _freeze(draft)
+    fields = {name: detach(part, (*path, name)) for name, part in frozen.__dict__.items()}
     try:
         whole = shape.model.__pydantic_validator__.validate_python(fields, by_name=True, by_alias=False)
     except ValidationError as error:
-        raise invalid(error, path, settled) from None
+        raise invalid(error, path, frozen) from None
     for name, value in shape.freeze(whole, path).__dict__.items():
-        if not _is_same(value, settled.__dict__[name]):
+        if not _is_same(value, frozen.__dict__[name]):
             here = (*path, name)
             draft._draft_checked[name] = value
             patch.append(("set", here, value))
@@ -172,7 +172,7 @@ def _before(draft: DraftModel, name: str) -> dict[str, Any]:
     names = list(draft._draft_shape.fields)
     now, base, checked = draft.__dict__, draft._draft_base.__dict__, draft._draft_checked
     return {
-        each: checked[each] if each in checked else _settle_over(now[each], base[each])
+        each: checked[each] if each in checked else _freeze_over(now[each], base[each])
         for each in names[: names.index(name)]
     }
 
@@ -262,9 +262,9 @@ def _check_child(child: Any, shape: Shape, path: Path, patch: Patch, ruled: list
     is_tuple = isinstance(child, tuple)
     if not is_tuple and not _is_guarded(shape, child):
         return child
-    settled = _settle(child)
-    admitted = shape.validate_copy(settled, path)
-    if not is_tuple and _is_same(admitted, settled):
+    frozen = _freeze(child)
+    admitted = shape.validate_copy(frozen, path)
+    if not is_tuple and _is_same(admitted, frozen):
         return child  # the smaller operations say it all
     del patch[mark[0] :], ruled[mark[1] :]
     return admitted
@@ -302,35 +302,35 @@ def _base(value: Any) -> Any:
     return value._draft_base if is_draft(value) else value
 
 
-def _settle(value: Any) -> Any:
+def _freeze(value: Any) -> Any:
     """The committed form of a checked value: the base itself where nothing changed."""
     if isinstance(value, DraftModel):
-        return _settle_model(value)
+        return _freeze_model(value)
     if isinstance(value, DraftList):
-        return _settle_list(value)
+        return _freeze_list(value)
     if isinstance(value, DraftDict):
-        return _settle_dict(value)
+        return _freeze_dict(value)
     if isinstance(value, DraftSet):
         return set(value) if value.changed and value != value._draft_base else value._draft_base
-    return tuple(map(_settle, value)) if isinstance(value, tuple) else value
+    return tuple(map(_freeze, value)) if isinstance(value, tuple) else value
 
 
-def _settle_over(value: Any, old: Any) -> Any:
+def _freeze_over(value: Any, old: Any) -> Any:
     """The committed form of what now stands where `old` stood; a tuple of unchanged parts is the old tuple."""
     if isinstance(value, tuple) and isinstance(old, tuple) and len(value) == len(old):
-        parts = tuple(map(_settle_over, value, old))
+        parts = tuple(map(_freeze_over, value, old))
         return old if all(map(is_, parts, old)) else parts
-    return _settle(value)
+    return _freeze(value)
 
 
-def _settle_model(draft: DraftModel) -> Any:
+def _freeze_model(draft: DraftModel) -> Any:
     base: Any = draft._draft_base
     changed, shape, fields, old = draft._draft_checked, draft._draft_shape, draft.__dict__, base.__dict__
     for name in draft._draft_touched:
         if name not in changed:
-            settled = _settle_over(fields[name], old[name])
-            if settled is not old[name]:
-                changed = {**changed, name: settled}
+            frozen = _freeze_over(fields[name], old[name])
+            if frozen is not old[name]:
+                changed = {**changed, name: frozen}
     if not changed:
         return base
     if len(old) > len(shape.fields):
@@ -344,9 +344,9 @@ def _settle_model(draft: DraftModel) -> Any:
     return made
 
 
-def _settle_list(draft: DraftList) -> list[Any]:
+def _freeze_list(draft: DraftList) -> list[Any]:
     base, size = draft._draft_base, len(draft)
-    children = {place: _settle_over(draft.touched[origin], base[origin]) for place, origin in draft.kept.items()}
+    children = {place: _freeze_over(draft.touched[origin], base[origin]) for place, origin in draft.kept.items()}
     if draft.places is None:
         items = list.copy(draft)
     elif size == len(base) and not draft.checked and all(base[place] is child for place, child in children.items()):
@@ -359,9 +359,9 @@ def _settle_list(draft: DraftList) -> list[Any]:
     return items
 
 
-def _settle_dict(draft: DraftDict) -> dict[Any, Any]:
+def _freeze_dict(draft: DraftDict) -> dict[Any, Any]:
     base, checked = draft._draft_base, draft.checked
-    children = {key: _settle_over(child, base[key]) for key, child in draft.touched.items() if key not in checked}
+    children = {key: _freeze_over(child, base[key]) for key, child in draft.touched.items() if key not in checked}
     changed = {key: child for key, child in children.items() if base.get(key) is not child}
     if not (changed or checked or draft.deleted):
         return base

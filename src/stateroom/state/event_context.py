@@ -10,10 +10,10 @@ from stateroom.state.commits import changes_in, commit
 from stateroom.state.compiler import shape_of_model
 from stateroom.state.draft import draft_of
 from stateroom.state.draft_context import DraftContext
+from stateroom.state.equality import deep_equal
 from stateroom.state.events import Event, applier_of
 from stateroom.state.model import State
 from stateroom.state.patch import Patch
-from stateroom.state.sameness import Sameness
 
 S = TypeVar("S", bound=State)
 
@@ -54,7 +54,7 @@ class EventContext(DraftContext, eq=False, kw_only=True):
         again = draft_of(self.base, DraftContext())
         for event in self.emitted:
             _happen(again, self.base, event)
-        if not Sameness()(_by_place(changes_in(draft)), _by_place(changes_in(again))):
+        if not deep_equal(_by_place(changes_in(draft)), _by_place(changes_in(again))):
             raise ReadOnlyState(f"{self.by_events}. Its events, applied once more, do not come to the same state")
 
     def _ensure_not_failed(self) -> None:

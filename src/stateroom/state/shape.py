@@ -317,6 +317,8 @@ class ModelShape(Shape):
         self.fields: dict[str, Shape] = {}
         self.draft_class: type | None = None
         """The class of the model's drafts, once there was one."""
+        self.plain: bool | None = None
+        """Whether models with equal fields are equal in every part, once that was asked."""
         decorators = model.__pydantic_decorators__
         checks = list(decorators.model_validators.values())
         self.rules = [check.func for check in checks if _looks_at_model_only(check)]

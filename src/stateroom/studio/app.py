@@ -78,8 +78,8 @@ class Studio:
     def check_address(self, address: str) -> None:
         if self.token is None and not is_loopback(address):
             raise DefinitionError(
-                f"Studio at {address} could be reached from elsewhere: give it a token with --studio-token, or in the "
-                "environment variable STATEROOM_STUDIO_TOKEN, or serve it with --host 127.0.0.1"
+                f"Studio at {address} could be reached from elsewhere: give it a token, as "
+                "`studio_token` or in the environment variable STATEROOM_STUDIO_TOKEN, or listen on the host 127.0.0.1"
             )
 
     def announce(self, root: str, say: Callable[[str], None]) -> None:

@@ -48,7 +48,7 @@ class InboxAPI:
         """The sessions whose agents wait for a person, the oldest question first."""
         now = self._services.now()
         wanted = HeadFilter(status="live", at=now, phase=WAITING)
-        heads = await self._services.store.find_heads(wanted, order="oldest", limit=LOOKED_AT)
+        heads = await self._services.store.heads(wanted, order="oldest", limit=LOOKED_AT)
         asked = await asyncio.gather(*map(self._asked_at, heads))
         waiting = sorted(zip(asked, heads, strict=True), key=lambda each: (each[0], each[1].age))
         listed = [OpenQuestion.of(head, now, asked=at) for at, head in waiting[:MAX_QUESTIONS]]

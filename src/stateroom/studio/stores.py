@@ -73,7 +73,7 @@ class RunStores:
         if run.store is None:
             raise NotFound(f"run {run.files.rollouts.name} has kept no sessions")
         if run.store != without_secrets(own):
-            raise NotFound(f"the sessions of this run are in {run.store}: open Studio with --store to see them")
+            raise NotFound(f"the sessions of this run are in {run.store}: open Studio on that store to see them")
         return own
 
     async def _open(self, url: str, resources: AsyncExitStack) -> ASGIApp:

@@ -16,24 +16,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import isfinite
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from stateroom.agent import task_items
-from stateroom.errors import BadData, InvalidArguments, ModelFailed, NotFound
+from stateroom.errors import BadData, InvalidOption, ModelFailed, NotFound
 from stateroom.model import Item, Message, chat_tools, template_messages
-from stateroom.rollout import NODE, PARENT, SESSION, StoredEpisode, StoredRun, TreeFiles, read_trees
+from stateroom.rollout import NODE, PARENT, SESSION, Key, Row, StoredEpisode, StoredRun, TreeFiles, read_trees
 from stateroom.store import open_store
 from stateroom.training.advantages import AdvantageMethod, advantages, with_states
 from stateroom.training.token_sequences import sequences, token_advantages
-
-Row = dict[str, Any]
-Key = tuple[int, int]
-"""The indices of an episode's task and rollout."""
 
 To = Literal["sft", "dpo", "grpo", "verl", "jsonl"]
 
@@ -54,7 +50,7 @@ async def export_rows(
     """The rows of a run in a format.
 
     `how` says how advantages are estimated, and `min_reward` from which reward an episode is exported as `sft`; by
-    default that from which the run counts it as solved. Raises `InvalidArguments` or `BadData` if the run does not have
+    default that from which the run counts it as solved. Raises `InvalidOption` or `BadData` if the run does not have
     what the format needs.
     """
     form = FORMATS[to]
@@ -66,14 +62,38 @@ async def export_rows(
 async def advantages_of(run: StoredRun, how: AdvantageMethod) -> dict[Key, list[float]]:
     """The advantages of all answers in a run, by episode."""
     if how in ("vine", "tree"):
-        return dict(_advantages_in_trees(run, how))
-    rows = [_outline(episode.row) for episode in _finished(run)]
+        if not run.branches:
+            raise InvalidOption("how", f"{how} needs trees; grow them with `stateroom branch`")
+        return advantages_in_trees(dict(_trees(run)), _finished(run), how)
+    return await advantages_in_groups([_outline(episode.row) for episode in _finished(run)], how, run.store)
+
+
+async def advantages_in_groups(rows: Sequence[Row], how: AdvantageMethod, store: str | None) -> dict[Key, list[float]]:
+    """The advantages of all answers in the rows of a run, by episode; its sessions are in the store at a URL."""
     if how == "gigpo":
-        if run.store is None:
+        if store is None:
             raise NotFound("gigpo needs the sessions of the run, and does not know their store")
-        async with open_store(run.store) as store:
-            rows = await with_states(rows, store)
+        async with open_store(store) as opened:
+            rows = await with_states(rows, opened)
     return dict(zip(map(_key, rows), advantages(rows, how), strict=True))
+
+
+def advantages_in_trees(
+    trees: Mapping[int, list[Row]], episodes: Iterable[StoredEpisode], how: AdvantageMethod
+) -> dict[Key, list[float]]:
+    """The advantages of all answers in episodes, which are paths in trees: those are given as nodes, by task."""
+    paths: dict[tuple[int, str | None], list[float]] = {}
+    for task, nodes in trees.items():
+        paths[task, None] = []
+        for node, values in zip(nodes, advantages(nodes, how), strict=True):
+            paths[task, node["id"]] = [*paths[task, node["parent"]], *values]
+    by_episode: dict[Key, list[float]] = {}
+    for episode in episodes:
+        place = episode.task, episode.row.get(NODE)
+        if place not in paths:
+            raise BadData(f"{episode.where}: {NODE}: the tree of task {episode.task} has no such node")
+        by_episode[_key(episode.row)] = paths[place]
+    return by_episode
 
 
 # Episodes.
@@ -219,7 +239,7 @@ def _pairs_in_groups(run: StoredRun) -> Iterator[Row]:
     groups: defaultdict[int, list[StoredEpisode]] = defaultdict(list)
     for episode in _finished(run):
         if PARENT not in episode.row:
-            raise InvalidArguments("--to: dpo needs continuations of one state: run with --group, or stateroom branch")
+            raise InvalidOption("to", "dpo needs continuations of one state: run with `group`, or `stateroom branch`")
         groups[episode.task].append(episode)
     for task, episodes in sorted(groups.items()):
         found = [Continuation(_output(each.row), float(each.row["reward"]), each.where) for each in episodes]
@@ -289,21 +309,6 @@ def _pairs(task: int, node: str, prefix: list[Item], tools: str, found: list[Con
             "node": node,
             "margin": best.reward - worst.reward,
         }
-
-
-def _advantages_in_trees(run: StoredRun, how: AdvantageMethod) -> Iterator[tuple[Key, list[float]]]:
-    if not run.branches:
-        raise InvalidArguments(f"--advantages: {how} needs trees; grow them with `stateroom branch`")
-    paths: dict[tuple[int, str | None], list[float]] = {}
-    for task, nodes in _trees(run):
-        paths[task, None] = []
-        for node, values in zip(nodes, advantages(nodes, how), strict=True):
-            paths[task, node["id"]] = [*paths[task, node["parent"]], *values]
-    for episode in _finished(run):
-        place = episode.task, episode.row.get(NODE)
-        if place not in paths:
-            raise BadData(f"{episode.where}: {NODE}: the tree of task {episode.task} has no such node")
-        yield _key(episode.row), paths[place]
 
 
 FORMATS: dict[To, Format] = {

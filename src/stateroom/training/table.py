@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from stateroom.errors import CannotWrite, InvalidArguments, needs
+from stateroom.errors import CannotWrite, InvalidOption, needs
 from stateroom.jsonl import line_of
-
-Row = dict[str, Any]
+from stateroom.rollout import Row
 
 BATCH = 1000
 """Rows that are written to a Parquet file at a time."""
@@ -26,7 +25,7 @@ async def write_table(
     """
     writer = _WRITERS.get(path.suffix)
     if writer is None:
-        raise InvalidArguments(f"--output: {path} should end with .jsonl or .parquet")
+        raise InvalidOption("output", f"{path} should end with .jsonl or .parquet")
     new = path.with_name(path.name + ".new")
     written = 0
     try:

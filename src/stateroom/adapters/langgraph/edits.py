@@ -14,7 +14,7 @@ from stateroom.adapters.langgraph.thread import (
     Current,
     FullCheckpoint,
     GraphThread,
-    Saved,
+    SavedCheckpoint,
     ThreadChange,
     Write,
     Writes,
@@ -45,18 +45,19 @@ class Put:
         namespace, id = self.namespace, self.checkpoint.id
         thread = change.thread
         old = thread.current.get(namespace)
-        if thread.find(namespace, id) is not None and not thread.is_current(namespace, id):
-            # A checkpoint that is put again keeps its writes.
-            _set_writes(change, namespace, id, await writes_of(cached, namespace, id))
+        is_known = thread.find(namespace, id) is not None and not thread.is_current(namespace, id)
+        if is_known and (writes := await writes_of(cached, namespace, id)):
+            change.set("writes", namespace, id, value=writes)  # a checkpoint that is put again keeps its writes
         if old is None:
             change.set("channels", namespace, value={name: self._cut(value) for name, value in self.values.items()})
             _close_oldest(change)
         else:
             self._follow(change, known=old.id == self.parent)
             if old.id != id:
-                _forget_writes(change, namespace, old.id)
+                change.discard("writes", namespace, old.id)
         change.set("current", namespace, value=self.checkpoint)
-        _save(change, namespace, id, Saved(at=cached.head.revision + 1, parent=self.parent, run=self.run))
+        saved = SavedCheckpoint(at=cached.head.revision + 1, parent=self.parent, run=self.run)
+        change.set("saved", namespace, id, value=saved)
 
     def _follow(self, change: ThreadChange, *, known: bool) -> None:
         """Write the differences of the values from those before; if the parent is `known`, only of changed channels."""
@@ -103,7 +104,7 @@ class PutWrites:
             return
         thread = change.thread
         if not thread.writes_of(self.namespace, self.id):
-            _set_writes(change, self.namespace, self.id, new)
+            change.set("writes", self.namespace, self.id, value=new)
         else:
             for key, write in new.items():
                 change.set("writes", self.namespace, self.id, key, value=write)
@@ -146,7 +147,8 @@ class KeepLatest:
             if not is_current:
                 change.set("current", namespace, value=found.checkpoint)
                 change.set("channels", namespace, value=found.channels)
-                _set_writes(change, namespace, id, found.writes)
+                if found.writes:
+                    change.set("writes", namespace, id, value=found.writes)
             _move(change, namespace, id, cached.head.revision + 1)
 
     async def _sources(self, cached: CachedSession, namespace: str, latest: FullCheckpoint) -> list[str]:
@@ -167,25 +169,15 @@ class KeepLatest:
 def _move(change: ThreadChange, namespace: str, id: str, at: int) -> None:
     """Change the revision of a checkpoint."""
     saved = change.thread.saved[namespace][id]
-    change.set("saved", namespace, id, value=Saved(at=at, parent=saved.parent, run=saved.run))
-
-
-def _save(change: ThreadChange, namespace: str, id: str, saved: Saved) -> None:
-    if namespace in change.thread.saved:
-        change.set("saved", namespace, id, value=saved)
-    else:
-        change.set("saved", namespace, value={id: saved})
+    change.set("saved", namespace, id, value=SavedCheckpoint(at=at, parent=saved.parent, run=saved.run))
 
 
 def _drop(change: ThreadChange, namespace: str, ids: Collection[str]) -> None:
     for id in ids:
-        _forget_writes(change, namespace, id)
+        change.discard("writes", namespace, id)
         if change.thread.is_current(namespace, id):
             _close(change, namespace)
-        if change.thread.find(namespace, id) is not None:
-            change.delete("saved", namespace, id)
-    if not change.thread.saved[namespace]:
-        change.delete("saved", namespace)
+        change.discard("saved", namespace, id)
 
 
 def _close_oldest(change: ThreadChange) -> None:
@@ -194,29 +186,10 @@ def _close_oldest(change: ThreadChange) -> None:
     open_ones = [name for name in thread.current if name]
     if len(open_ones) >= OPEN:
         oldest = min(open_ones, key=lambda name: thread.saved[name][thread.current[name].id].at)
-        _forget_writes(change, oldest, thread.current[oldest].id)
+        change.discard("writes", oldest, thread.current[oldest].id)
         _close(change, oldest)
 
 
 def _close(change: ThreadChange, namespace: str) -> None:
     change.delete("current", namespace)
     change.delete("channels", namespace)
-
-
-def _set_writes(change: ThreadChange, namespace: str, id: str, writes: Writes) -> None:
-    if not writes:
-        return
-    if namespace in change.thread.writes:
-        change.set("writes", namespace, id, value=writes)
-    else:
-        change.set("writes", namespace, value={id: writes})
-
-
-def _forget_writes(change: ThreadChange, namespace: str, id: str) -> None:
-    some = change.thread.writes.get(namespace, {})
-    if id not in some:
-        return
-    if len(some) == 1:
-        change.delete("writes", namespace)
-    else:
-        change.delete("writes", namespace, id)

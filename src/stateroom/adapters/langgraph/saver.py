@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -31,8 +32,24 @@ from stateroom.errors import NotFound
 from stateroom.session import CachedSession
 from stateroom.store import Store, open_store
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 PAGE = 32
 """Checkpoints that are read together."""
+
+
+def waiting(
+    method: Callable[Concatenate[StateroomSaver, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[StateroomSaver, P], R]:
+    """An async method as one that another thread waits for."""
+
+    @wraps(method)
+    def wait(self: StateroomSaver, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self._blocking.wait(getattr(self, method.__name__)(*args, **kwargs))
+        return result
+
+    return wait
 
 
 class StateroomSaver(BaseCheckpointSaver[int]):
@@ -53,7 +70,7 @@ class StateroomSaver(BaseCheckpointSaver[int]):
         now: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(serde=serde)
-        self._wait = Blocking("`await graph.ainvoke(...)`, `await saver.aget_tuple(...)` and the like").wait
+        self._blocking = Blocking("`await graph.ainvoke(...)`, `await saver.aget_tuple(...)` and the like")
         self._threads = GraphThreads(store, ttl, hot, now)
 
     @classmethod
@@ -244,8 +261,14 @@ class StateroomSaver(BaseCheckpointSaver[int]):
 
     # Sync methods, which wait for the async ones from other threads.
 
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return self._wait(self.aget_tuple(config))
+    get_tuple = waiting(aget_tuple)
+    put = waiting(aput)
+    put_writes = waiting(aput_writes)
+    delete_thread = waiting(adelete_thread)
+    delete_for_runs = waiting(adelete_for_runs)
+    copy_thread = waiting(acopy_thread)
+    prune = waiting(aprune)
+    get_delta_channel_history = waiting(aget_delta_channel_history)
 
     def list(
         self,
@@ -255,44 +278,13 @@ class StateroomSaver(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        found = aiter(self.alist(config, filter=filter, before=before, limit=limit))
+        checkpoints = aiter(self.alist(config, filter=filter, before=before, limit=limit))
 
-        async def alist() -> CheckpointTuple | None:
-            return await anext(found, None)
+        async def following() -> CheckpointTuple | None:
+            return await anext(checkpoints, None)
 
-        while (each := self._wait(alist())) is not None:
-            yield each
-
-    def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        return self._wait(self.aput(config, checkpoint, metadata, new_versions))
-
-    def put_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
-    ) -> None:
-        self._wait(self.aput_writes(config, writes, task_id, task_path))
-
-    def delete_thread(self, thread_id: str) -> None:
-        self._wait(self.adelete_thread(thread_id))
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        self._wait(self.adelete_for_runs(run_ids))
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        self._wait(self.acopy_thread(source_thread_id, target_thread_id))
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        self._wait(self.aprune(thread_ids, strategy=strategy))
-
-    def get_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        return self._wait(self.aget_delta_channel_history(config=config, channels=channels))
+        while (checkpoint := self._blocking.wait(following())) is not None:
+            yield checkpoint
 
 
 def _named(config: RunnableConfig) -> tuple[str, str, str | None]:

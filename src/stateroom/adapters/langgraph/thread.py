@@ -21,7 +21,7 @@ Name = tuple[str, str]
 """The namespace and the id of a checkpoint."""
 
 
-class Saved(State):
+class SavedCheckpoint(State):
     """The place of a checkpoint in the log."""
 
     at: int
@@ -60,7 +60,7 @@ Channels = dict[str, list[bytes]]
 class GraphThread(State):
     """The state of a thread; each field is by namespace."""
 
-    saved: dict[str, dict[str, Saved]] = {}
+    saved: dict[str, dict[str, SavedCheckpoint]] = {}
     """All checkpoints, by id."""
     current: dict[str, Current] = {}
     """The newest checkpoint, except of namespaces that were not used for long."""
@@ -69,7 +69,7 @@ class GraphThread(State):
     writes: dict[str, dict[str, Writes]] = {}
     """By checkpoint: writes of the current one, and writes to one that was not, or not yet, current."""
 
-    def find(self, namespace: str, checkpoint: str) -> Saved | None:
+    def find(self, namespace: str, checkpoint: str) -> SavedCheckpoint | None:
         """The place of a checkpoint, if it exists."""
         return self.saved.get(namespace, {}).get(checkpoint)
 
@@ -101,7 +101,15 @@ class ThreadChange:
         """The copied containers by id; keeping them makes sure that no id is used again."""
 
     def set(self, *path: str, value: Any) -> None:
-        """Set the value of a key."""
+        """Set the value of a key; containers that are missing on the way to it are made."""
+        container: Any = self.thread.__dict__
+        for depth, step in enumerate(path[:-1], 1):
+            if step not in container:
+                for key in reversed(path[depth:]):
+                    value = {key: value}
+                path = path[:depth]
+                break
+            container = container[step]
         self._container(path[:-1])[path[-1]] = value
         self.patch.append(("set", path, value))
 
@@ -109,6 +117,12 @@ class ThreadChange:
         """Delete a key."""
         del self._container(path[:-1])[path[-1]]
         self.patch.append(("del", path))
+
+    def discard(self, field: str, namespace: str, checkpoint: str) -> None:
+        """Delete what a field has of a checkpoint, if it has something."""
+        checkpoints = getattr(self.thread, field).get(namespace, {})
+        if checkpoint in checkpoints:
+            self.delete(field, namespace, *([checkpoint] if len(checkpoints) > 1 else []))
 
     def splice(self, *path: str, start: int, stop: int, values: list[Any]) -> None:
         """Replace items of a list."""
@@ -139,7 +153,7 @@ class FullCheckpoint(NamedTuple):
 async def read_checkpoints(cached: CachedSession, names: Iterable[Name]) -> dict[Name, FullCheckpoint]:
     """Read checkpoints of a thread together; those that do not exist, or were pruned, are left out."""
     now: GraphThread = cached.state
-    before: dict[Name, Saved] = {}
+    before: dict[Name, SavedCheckpoint] = {}
     found: dict[Name, FullCheckpoint] = {}
     for name in names:
         saved = now.find(*name)
@@ -156,7 +170,7 @@ async def read_checkpoints(cached: CachedSession, names: Iterable[Name]) -> dict
     return found
 
 
-def _full(then: GraphThread, name: Name, saved: Saved, now: GraphThread) -> FullCheckpoint:
+def _full(then: GraphThread, name: Name, saved: SavedCheckpoint, now: GraphThread) -> FullCheckpoint:
     namespace, _ = name
     writes = {**then.writes_of(*name), **now.writes_of(*name)}
     return FullCheckpoint(then.current[namespace], saved.parent, then.channels[namespace], writes)

@@ -54,7 +54,7 @@ class GraphThreads:
         self.ttl = ttl
         self.hot = hot
         self.now = now
-        self._limits = SessionLimits(MAX_BYTES, ttl=ttl or 0.0, now=now)
+        self._limits = SessionLimits(ttl=ttl or 0, max_log=1 << 62, now=now)
         self._cached: LRU[str, CachedSession] = LRU(hot)
         self._reader = Reader(store, GraphThread)
 

@@ -20,9 +20,8 @@ With `spec.rollout_func()` our own agent loop acts in the sessions instead, user
 """
 
 from stateroom.adapters.trl.environment import PooledEnvironment, verified_reward
-from stateroom.adapters.trl.rollouts import RolloutFunction
 from stateroom.adapters.trl.spec import EnvironmentFactory, Spec, spec
-from stateroom.adapters.trl.trainer import StateroomTrainer, rollout_reward
+from stateroom.adapters.trl.trainer import RolloutFunction, StateroomTrainer, rollout_reward
 
 __all__ = [
     "EnvironmentFactory",

@@ -14,7 +14,7 @@ from stateroom.adapters.trl.process import OpenedEnvironment, background_loop
 from stateroom.agent import output_text
 from stateroom.environment import Environment, Tool
 from stateroom.errors import DefinitionError
-from stateroom.model import Item, Message, items_of, with_ids
+from stateroom.model import Item, Message, items_of, response_object
 from stateroom.rollout import EPOCH
 
 TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None, "array": list, "object": dict}
@@ -51,17 +51,8 @@ class PooledEnvironment:
 
     def _response(self, completion: Sequence[Message]) -> Item:
         """The messages of a completion as a Responses object."""
-        return {
-            "id": f"resp_{self._session.id}",
-            "object": "response",
-            "created_at": EPOCH,
-            "status": "completed",
-            "model": "trl",
-            "output": with_ids(items_of(with_call_ids(completion))),
-            "parallel_tool_calls": True,
-            "tool_choice": "auto",
-            "tools": self._opened.environment.tool_definitions(),
-        }
+        output, tools = items_of(with_call_ids(completion)), self._opened.environment.tool_definitions()
+        return response_object(self._session.id, "trl", output, tools, created_at=EPOCH)
 
 
 def verified_reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any) -> list[float | None]:

@@ -13,10 +13,10 @@ from hashlib import blake2b
 from secrets import token_hex
 from typing import Any
 
-from stateroom.environment import Environment, make_environment, variant_of
+from stateroom.environment import Environment, StoreSessions, make_environment
 from stateroom.rollout import EPOCH
-from stateroom.session import BackgroundLoop, Sessions
-from stateroom.store import Store, open_store
+from stateroom.session import BackgroundLoop
+from stateroom.store import open_store
 
 
 @dataclass(frozen=True)
@@ -43,28 +43,21 @@ class OpenedEnvironment:
         self.environment = source.make_environment()
         self._source = source
         self._resources = AsyncExitStack()
-        self._store: Store = background_loop().run(self._resources.enter_async_context(open_store(source.store)))
-        self._sessions: dict[int, Sessions[Any]] = {}
+        store = background_loop().run(self._resources.enter_async_context(open_store(source.store)))
+        self._sessions = StoreSessions(store)
+        self._resources.push_async_callback(self._sessions.stop)
         self._begun: Counter[str] = Counter()
         """Number of episodes of each row."""
 
     async def next_session(self, text: str, last: Any) -> Any:
         """A session for the row in a JSON text, in place of the instance's last one."""
+        row = json.loads(text)
         if last is not None:
             await last.close()
             if self._source.store.startswith("memory:") and self.environment.state_type is not None:
-                await self._store.delete(last.id)
-        seed = self._next_seed(text)
-        row = json.loads(text)
-        return await self._sessions_of(row).seed(row, seed=seed, began=EPOCH)
-
-    def _sessions_of(self, row: Mapping[str, Any]) -> Sessions[Any]:
-        """The sessions of the instance in which a row runs: the row may have `env_args`."""
-        variant = variant_of(self.environment, row)
-        if id(variant) not in self._sessions:
-            self._sessions[id(variant)] = Sessions(variant, self._store)
-            self._resources.push_async_callback(self._sessions[id(variant)].stop)
-        return self._sessions[id(variant)]
+                await self._sessions.store.delete(last.id)
+        sessions = self._sessions.of(self.environment, row)
+        return await sessions.seed(row, seed=self._next_seed(text), began=EPOCH)
 
     def _next_seed(self, text: str) -> int:
         """The random seed of a row's next episode, so that a run with the same settings has the same seeds."""

@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from stateroom.adapters.trl.environment import PooledEnvironment, instance_class, reads_response, verified_reward
 from stateroom.adapters.trl.process import Source, open_environment
-from stateroom.adapters.trl.rollouts import How, RolloutFunction
+from stateroom.adapters.trl.trainer import Method, RolloutFunction
 from stateroom.environment import Environment, make_environment
 from stateroom.errors import BadTask
 from stateroom.model import Message, input_items, template_messages
@@ -68,7 +68,7 @@ class Spec:
         """The reward of verifiers that read the response; others give theirs with `get_reward`, and this is empty."""
         return [verified_reward] if reads_response(self.environment_factory.source.make_environment()) else []
 
-    def rollout_func(self, how: How = "grpo", n: int = 4) -> RolloutFunction:
+    def rollout_func(self, how: Method = "grpo", n: int = 4) -> RolloutFunction:
         """Collects rollouts with our own agent loop; hand it to `StateroomTrainer(rollout_func=...)`.
 
         With `grpo` and `rloo` the rollouts of a prompt are forks of one session, and their rewards are compared. With

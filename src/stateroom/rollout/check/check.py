@@ -64,14 +64,14 @@ def _skipped(checks: Sequence[str], why: str) -> list[Finding]:
     return [skipped(name, why) for name in checks]
 
 
-def _rows(environment: Environment[Any, Any], task_file: Path | None) -> tuple[list[Row], str]:
+def _rows(environment: Environment[Any, Any], task_file: Path | None) -> tuple[Sequence[Row], str]:
     """The tasks to check with, and where they are from."""
     kind = type(environment)
     path = task_file or example_file(kind)
     if path is not None:
         return read_tasks(path, environment), path.name
     if not tasks.has_generator(kind):
-        raise NotFound("there are no tasks: set examples = 'tasks.jsonl', or give a file with --input")
+        raise NotFound("there are no tasks: set examples = 'tasks.jsonl', or give a file as `input`")
     return tasks.generated(kind, tasks.SAMPLE), "the generator"
 
 

@@ -21,7 +21,18 @@ from stateroom.rollout.options import EpisodeOptions
 from stateroom.rollout.plan import EpisodePlan
 from stateroom.rollout.rows import Row
 from stateroom.session import Cause, Reader, Result, Session, Verdict, contained, same
-from stateroom.state import Patch, Sameness, brief, brief_pair, committed, decode, diff, encode, encode_patch, readable
+from stateroom.state import (
+    Patch,
+    brief,
+    brief_pair,
+    committed,
+    decode,
+    deep_equal,
+    diff,
+    encode,
+    encode_patch,
+    readable,
+)
 
 LARGE = 4096
 """Bytes of a patch from which its share of the state is measured."""
@@ -101,7 +112,7 @@ class Play:
 
     def difference(self, other: Play) -> str | None:
         """The first difference from another episode of the same task and policy; None if there is none."""
-        failure, equal = self.failure or other.failure, Sameness()
+        failure, equal = self.failure or other.failure, deep_equal
         if failure is not None and (self.failure is None or other.failure is None):
             return f"one broke down ({failure.why}), the other did not"
         for number, (step, again) in enumerate(zip_longest(self.steps, other.steps), 1):
@@ -154,7 +165,7 @@ class _RecordingSession:
             raise TimedOut(f"{result.error}; if it may take longer, give it a timeout=")
         if self._reader is not None and self._play.unstored is None:
             held, read = committed(self._session.state), (await self._reader.read(self._session.id))[0].state
-            if not Sameness()(held, read):
+            if not deep_equal(held, read):
                 lines = list(diff(*(readable(decode(encode(state))) for state in (read, held))))
                 self._play.unstored = f"after {name}: {listed(lines) or 'a type differs'}"
         return result

@@ -13,7 +13,7 @@ from stateroom.rollout.check.findings import TASKS, Fault, Finding, finding, lis
 from stateroom.rollout.rows import Row
 from stateroom.rollout.tasks import generate_tasks, has_prompt
 from stateroom.session import contained
-from stateroom.state import Sameness
+from stateroom.state import deep_equal
 
 SAMPLE = 20
 """Tasks that are played by default."""
@@ -51,7 +51,7 @@ def _generator_faults(environment: Environment[Any, Any]) -> Iterator[Fault]:
     except BadTask as error:
         yield Fault(str(error))
         return
-    if not Sameness()(first, again):
+    if not deep_equal(first, again):
         yield Fault("generate gives other tasks for the same seed; use only `rng` for chance")
     for row in first:
         try:

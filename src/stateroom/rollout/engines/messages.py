@@ -28,10 +28,8 @@ class Finished(msgspec.Struct, frozen=True):
     key: Key
     line: bytes
     """Its row, as a line of the rollouts or of the failures."""
-    measured: Row | None
-    """Its measurements; None if it failed or waits."""
     error: str | None
-    """Why it failed, in a line."""
+    """Why it failed, in a line; None if it did not."""
     transient: bool
     """Whether it failed for a reason that may pass, so that a resumed run tries it again."""
     waits_in: str | None

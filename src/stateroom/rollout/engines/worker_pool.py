@@ -111,7 +111,7 @@ class WorkerPool:
                 self._losses += 1
                 if self._losses > MOST_LOSSES:
                     why = f"{self._losses} workers were lost in a row"
-                    raise EngineFailed(f"{why}, the last one: {error}; what is done is kept for --resume") from error
+                    raise EngineFailed(f"{why}, the last one: {error}; what is done is kept: resume the run") from error
                 logger.warning("%s; its %d episodes go on elsewhere", error, len(given))
                 self._return(given)
             finally:

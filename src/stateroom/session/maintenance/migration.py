@@ -101,9 +101,8 @@ class Migrator:
         """What is to become of a session; and the session itself, if it is to be migrated."""
         if head.environment not in self.types:
             return Migrated("foreign"), None
-        cached = CachedSession(
-            Reader(self.store, self.types[head.environment]), head, SessionLimits(NO_LIMIT, now=self.now)
-        )
+        limits = SessionLimits(max_state=NO_LIMIT, max_log=NO_LIMIT, ttl=0, now=self.now)
+        cached = CachedSession(Reader(self.store, self.types[head.environment]), head, limits)
         try:
             standing, document = await cached.reader.read(head.id, head.revision)
         except (SchemaChanged, InvalidState, BadData, UnknownRevision) as error:

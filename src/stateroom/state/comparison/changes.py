@@ -15,23 +15,22 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import BaseModel
 
 from stateroom.errors import Path
-from stateroom.state.comparison.names import ABSENT, form_of
-from stateroom.state.comparison.places import Place
-from stateroom.state.sameness import Sameness
+from stateroom.state.comparison.names import ABSENT, Place, form_of
+from stateroom.state.equality import deep_equal
 
 MOST_PAIRS = 1_000_000
 """Longer lists than their product are aligned from their beginning, item by item."""
 
 
-def ends(same: Sameness, *lists: list[Any]) -> tuple[int, int]:
+def ends(*lists: list[Any]) -> tuple[int, int]:
     """How many items some lists have in common at their beginnings, and how many more at their ends."""
     first, *others = lists
     shortest = min(map(len, lists))
     start = 0
-    while start < shortest and all(same(first[start], other[start]) for other in others):
+    while start < shortest and all(deep_equal(first[start], other[start]) for other in others):
         start += 1
     after = 0
-    while after < shortest - start and all(same(first[-1 - after], other[-1 - after]) for other in others):
+    while after < shortest - start and all(deep_equal(first[-1 - after], other[-1 - after]) for other in others):
         after += 1
     return start, after
 
@@ -142,7 +141,6 @@ class Changes:
         self.spots: list[Spot] = []
         self.tables: list[Table] = []
         self.crowds: list[Crowd] = []
-        self._same = Sameness()
         self._look(*spot)
 
     def _look(self, path: Path, place: Place, base: Any, gold: Any, found: Any) -> None:
@@ -157,7 +155,7 @@ class Changes:
 
     def _note(self, path: Path, place: Place, base: Any, gold: Any, found: Any) -> None:
         # What two texts say is only the same if they do not speak of new records.
-        if not (self._same(gold, found) and (self._same(base, gold) or type(gold) not in (str, int))):
+        if not (deep_equal(gold, found) and (deep_equal(base, gold) or type(gold) not in (str, int))):
             self.spots.append(Spot(path, place, base, gold, found))
 
     def _look_at_models(self, path: Path, place: Place, base: Any, gold: Any, found: Any) -> None:
@@ -189,7 +187,7 @@ class Changes:
 
     def _look_at_entries(self, path: Path, each: Place, base: Any, gold: Any, found: Any) -> None:
         """Look at records, but first whether they were changed: of states that share nothing, all come here."""
-        if not (self._same(base, gold) and self._same(base, found)):
+        if not (deep_equal(base, gold) and deep_equal(base, found)):
             self._look(path, each, base, gold, found)
 
     def _look_at_lists(self, path: Path, place: Place, base: Any, gold: Any, found: Any) -> None:
@@ -197,7 +195,7 @@ class Changes:
         each = place.each
         if each.ignored:
             return
-        start, after = ends(self._same, olds, gold, found)
+        start, after = ends(olds, gold, found)
         if place.by_content:
             rests = [_rest(items, start, after) for items in (olds, gold, found)]
             self._gather(path, each, *rests, has_ids=False)

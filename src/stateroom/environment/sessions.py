@@ -1,17 +1,40 @@
-"""`SyncSessions`: the sessions in a store, for code without `async`."""
+"""The sessions in a store of one environment after another, and the same for code without `async`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Self
 
-from stateroom.environment.arguments import make_environment
+from stateroom.environment.arguments import make_environment, variant_of
 from stateroom.environment.environment import Environment
 from stateroom.environment.registry import registered
 from stateroom.errors import NotFound
-from stateroom.session import BackgroundLoop, Blocking, Sessions
-from stateroom.store import Head, Store, open_store
+from stateroom.options import make_options
+from stateroom.session import BackgroundLoop, Blocking, SessionLimits, Sessions
+from stateroom.store import Head, HeadFilter, Store, open_store
+
+
+class StoreSessions:
+    """The `Sessions` of each environment in a store, and of each variant: an instance with the `env_args` of rows."""
+
+    def __init__(self, store: Store, limits: SessionLimits | None = None) -> None:
+        self.store = store
+        self._limits = limits
+        self._sessions: dict[int, Sessions[Any]] = {}
+
+    def of(self, environment: Environment[Any, Any], row: Mapping[str, Any] | None = None) -> Sessions[Any]:
+        """The sessions of an environment, or of its variant for a row."""
+        variant = environment if row is None else variant_of(environment, row)
+        if id(variant) not in self._sessions:
+            self._sessions[id(variant)] = Sessions(variant, self.store, self._limits)  # which keeps the variant alive
+        return self._sessions[id(variant)]
+
+    async def stop(self) -> None:
+        """Stop the resources of all sessions in this process."""
+        for sessions in self._sessions.values():
+            await sessions.stop()
 
 
 class SyncSessions:
@@ -22,30 +45,26 @@ class SyncSessions:
 
     def __init__(self, url: str, environment: Environment[Any, Any] | None = None, **limits: Any) -> None:
         self.environment = environment
-        self._limits = limits
-        self._sessions: dict[int, Blocking] = {}
         self._registered: dict[str, Environment[Any, Any]] = {}
         self._resources = AsyncExitStack()
         self._loop = BackgroundLoop()
         try:
-            self._store: Store = self._loop.run(self._resources.enter_async_context(open_store(url)))
+            store = self._loop.run(self._resources.enter_async_context(open_store(url)))
+            self._sessions = StoreSessions(store, make_options(SessionLimits, **limits))
+            self._resources.push_async_callback(self._sessions.stop)
         except BaseException:
             self._loop.close()
             raise
 
     def sessions(self, environment: Environment[Any, Any]) -> Any:
         """The sessions of an environment in this store, as a blocking `Sessions`."""
-        if id(environment) not in self._sessions:
-            made = Sessions[Any](environment, self._store, **self._limits)
-            self._resources.push_async_callback(made.stop)
-            self._sessions[id(environment)] = Blocking(made, self._loop)
-        return self._sessions[id(environment)]
+        return Blocking(self._sessions.of(environment), self._loop)
 
     def open(self, session_id: str, *, include_closed: bool = False) -> Any:
-        """A blocking `Session` that was seeded before; its environment is that of these rooms, or a registered one."""
+        """A blocking `Session` that was seeded before; its environment is the given one, or a registered one."""
         environment = self.environment
         if environment is None:
-            environment = self._named(self._loop.run(self._store.head(session_id)).environment)
+            environment = self._named(self._loop.run(self._sessions.store.head(session_id)).environment)
         return self.sessions(environment).open(session_id, include_closed=include_closed)
 
     def _named(self, name: str) -> Environment[Any, Any]:
@@ -56,7 +75,7 @@ class SyncSessions:
 
     def heads(self, environment: str | None = None, limit: int = 20) -> list[Head]:
         """The newest sessions in the store, of any environment or of one; a head has an id, a revision, and so on."""
-        return self._loop.run(self._store.heads(environment=environment, limit=limit))
+        return self._loop.run(self._sessions.store.heads(HeadFilter(environment=environment), limit=limit))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

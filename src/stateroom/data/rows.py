@@ -1,23 +1,61 @@
-"""Statistics of rows: how many there are, how long their prompts are, and what their fields hold."""
+"""Rows of a file: checked against an environment's tasks, measured, and shared out among the parts of a split."""
 
 from __future__ import annotations
 
 import json
+from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from math import inf
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
-from stateroom.agent import TokenCounter
-from stateroom.model import Item, input_items, is_content, text_of
-from stateroom.rollout import SourceRow
+from stateroom.agent import TokenCounter, request_of, task_items
+from stateroom.environment import Environment
+from stateroom.errors import BadTask
+from stateroom.model import Item, is_content, text_of
+from stateroom.rollout import SourceRow, checked_row, has_prompt
 
-MOST_VALUES = 100
+MAX_VALUES = 100
 """Different values of a field that are counted; one that has more is described by its range."""
 
-LONGEST_VALUE = 100
+MAX_VALUE_CHARACTERS = 100
 """Characters of a text that counts as a value."""
+
+
+@dataclass
+class DataReport:
+    """What was found in some rows."""
+
+    rows: int = 0
+    problems: int = 0
+    """Rows that cannot be used."""
+    first: list[str] = field(default_factory=list)
+    """The first of these problems, each with its place."""
+    without_prompt: int = 0
+    """Rows that can be used, and ask nothing of the model."""
+
+    def add(self, problem: str, most: int) -> None:
+        """Count a problem; of the first `most` keep what they are."""
+        self.problems += 1
+        if self.problems <= most:
+            self.first.append(problem)
+
+
+def check_rows(rows: Iterable[SourceRow], environment: Environment[Any, Any], most: int = 10) -> DataReport:
+    """Check rows against the environment's type of tasks, one by one; the report has the first `most` problems."""
+    report = DataReport()
+    for each in rows:
+        report.rows += 1
+        try:
+            row = checked_row(each.data, environment)
+        except BadTask as error:
+            report.add(f"{each.where}: {error}", most)
+        else:
+            report.without_prompt += not has_prompt(row)
+    return report
 
 
 class Lengths:
@@ -76,11 +114,11 @@ class FieldStats:
             size = value if kind == "number" else len(value)
             self.least, self.most = min(self.least, size), max(self.most, size)
         if self.values is not None:
-            if kind in ("list", "object") or (kind == "text" and len(value) > LONGEST_VALUE):
+            if kind in ("list", "object") or (kind == "text" and len(value) > MAX_VALUE_CHARACTERS):
                 self.values = None
                 return
             self.values[value if kind == "text" else json.dumps(value)] += 1
-            if len(self.values) > MOST_VALUES:
+            if len(self.values) > MAX_VALUES:
                 self.values = None
 
 
@@ -134,14 +172,56 @@ def measure_rows(rows: Iterable[SourceRow], counter: TokenCounter | None = None)
 
 def _prompt(row: dict[str, Any]) -> list[Item]:
     """The messages that the model is given; what is no message in a row that was never checked is left out."""
-    request = row.get("responses_create_params")
-    given = request.get("input") if isinstance(request, dict) else None
-    items = input_items(given) if isinstance(given, str | list) else []
-    return [item for item in items if isinstance(item, dict) and is_content(item.get("content"))]
+    return [item for item in task_items(row) if is_content(item.get("content"))]
 
 
 def _instructions(row: dict[str, Any]) -> list[Item]:
     """What the model is told before its messages, as one."""
-    request = row.get("responses_create_params")
-    told = request.get("instructions") if isinstance(request, dict) else None
-    return [{"type": "message", "role": "system", "content": told}] if told and isinstance(told, str) else []
+    text = request_of(row).get("instructions")
+    return [{"type": "message", "role": "system", "content": text}] if text and isinstance(text, str) else []
+
+
+class Part(NamedTuple):
+    """A part of a split, and how large it is in relation to the others."""
+
+    name: str
+    ratio: float
+
+
+def split_rows(rows: Iterable[SourceRow], parts: Sequence[Part], *, by: str | None = None, seed: int = 0) -> bytearray:
+    """The part of each row, as its place among `parts`: the same seed gives the same split.
+
+    Rows with the same value in the field `by` are in the same part. Groups are taken in random order, and each goes to
+    the part that lacks most of its rows. 9 bytes are kept of a row, and a digest of each group.
+    """
+    groups, sizes = _groups(rows, by)
+    order = array("I", range(len(sizes)))
+    Random(seed).shuffle(order)
+    whole = sum(part.ratio for part in parts)
+    missing = [part.ratio / whole * len(groups) for part in parts]
+    part_of = bytearray(len(sizes))
+    for group in order:
+        part = max(range(len(parts)), key=missing.__getitem__)
+        missing[part] -= sizes[group]
+        part_of[group] = part
+    return bytearray(part_of[group] for group in groups)
+
+
+def _groups(rows: Iterable[SourceRow], by: str | None) -> tuple[array[int], array[int]]:
+    """The number of each row's group, and the size of each group; without a field, each row is a group."""
+    groups, sizes = array("I"), array("I")
+    known: dict[bytes, int] = {}
+    for each in rows:
+        group = len(sizes) if by is None else known.setdefault(_digest(each, by), len(sizes))
+        if group == len(sizes):
+            sizes.append(0)
+        sizes[group] += 1
+        groups.append(group)
+    return groups, sizes
+
+
+def _digest(each: SourceRow, by: str) -> bytes:
+    row = each.row()
+    if by not in row:
+        raise BadTask(f"{each.where}: there is no field {by!r} to group by; it has {', '.join(row) or 'none'}")
+    return blake2b(json.dumps(row[by], sort_keys=True).encode(), digest_size=16).digest()
