@@ -14,7 +14,7 @@ RUNNER = "from stateroom import Environment, Sessions, State, open_store, tool"
 
 MEMORY = """
 import asyncio, ctypes, gc
-from stateroom import Sessions, open_store
+from stateroom import SessionLimits, Sessions, open_store
 from stateroom.gallery import CounterEnvironment
 
 libc = ctypes.CDLL(None)
@@ -32,7 +32,7 @@ async def wave(sessions, number):
 async def main():
     now = 0.0
     async with open_store("memory://") as store:
-        sessions = Sessions(CounterEnvironment(), store, ttl=60, now=lambda: now)
+        sessions = Sessions(CounterEnvironment(), store, SessionLimits(ttl=60, now=lambda: now))
         await wave(sessions, 1000)
         now += 100
         await sessions.sweep()

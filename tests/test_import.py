@@ -31,7 +31,8 @@ def test_importing_stateroom_loads_nothing_heavy() -> None:
 
 
 def test_neither_does_using_its_names() -> None:
-    assert loaded_by("from stateroom import *\nassert Sessions and Environment and open_store and State") == []
+    statements = "from stateroom import *\nassert Sessions and Environment and open_store and State"
+    assert loaded_by(statements) <= ["sqlite3"]  # which `run` reads the files of runs with
 
 
 def test_an_author_loads_neither_models_nor_agents_nor_stores() -> None:

@@ -35,7 +35,7 @@ from stateroom.agent import transcript
 from stateroom.environment import make_environment
 from stateroom.errors import BadTask, EnvironmentFailed
 from stateroom.session import Session, Sessions
-from stateroom.store import Store, open_store
+from stateroom.store import HeadFilter, Store, open_store
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "verl"
 CONFIG = str(Path(verl.__file__).parent / "trainer" / "config")
@@ -505,7 +505,7 @@ async def test_verl_s_worker_runs_batches_by_the_example_s_file(
         ]
     assert configured["store"] == "sqlite:///rollouts/verl.db"
     async with open_store(configured["store"]) as store:
-        assert len(await store.heads(environment=configured["environment"])) == 4
+        assert len(await store.heads(HeadFilter(environment=configured["environment"]))) == 4
 
 
 async def test_the_rows_of_an_export_can_be_run(tokenizer: PreTrainedTokenizerFast, url: str, tmp_path: Path) -> None:

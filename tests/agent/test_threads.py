@@ -348,14 +348,14 @@ async def test_a_thread_that_is_deleted_meanwhile_is_not_listed(
     threads: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, gone = await threads.create(), await threads.create()
-    find_heads = threads.store.find_heads
+    heads = threads.store.heads
 
     async def and_then_delete(*wanted: Any, **options: Any) -> Any:
-        found = await find_heads(*wanted, **options)
+        found = await heads(*wanted, **options)
         await threads.delete(gone)
         return found
 
-    monkeypatch.setattr(threads.store, "find_heads", and_then_delete)
+    monkeypatch.setattr(threads.store, "heads", and_then_delete)
     assert [thread.id for thread in (await threads.list()).found] == [kept.id]
 
 

@@ -14,8 +14,7 @@ import pytest_asyncio
 from stateroom import Sessions, Verdict, open_store
 from stateroom.agent import Agent, run
 from stateroom.gallery import Office, OfficeEnvironment
-from stateroom.gallery.office.kinds import KINDS
-from stateroom.gallery.office.tasks import example_tasks
+from stateroom.gallery.office.tasks import KINDS, example_tasks
 from stateroom.model import Policy, Scripted, function_call
 from stateroom.rollout import generate_tasks
 from stateroom.session import Session

@@ -70,7 +70,7 @@ async def test_a_worker_that_dies_again_and_again_ends_the_run(tmp_path: Path, m
     monkeypatch.setattr("stateroom.rollout.engines.worker_pool.PAUSES", Pauses(0.0, 0.0))
     model = f"{FLAKY}:Killer"
     plan = plan_run(f"{FLAKY}:FlakyEnvironment", model=model, input=[{}], engine="processes:1", output=tmp_path / "a")
-    with raises(EngineFailed):
+    with pytest.raises(EngineFailed):
         await run(replace(plan, lease=0.5))
 
 

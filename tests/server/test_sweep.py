@@ -32,7 +32,7 @@ async def test_a_server_is_not_ready_when_the_thread_of_its_store_has_died(
         raise SystemExit("out of luck")
 
     served = await serve(store=f"sqlite:///{tmp_path / 'rooms.db'}")
-    monkeypatch.setattr("stateroom.store.sqlite.store.do_together", die)
+    monkeypatch.setattr("stateroom.store.sqlite.thread.do_together", die)
     async with asyncio.timeout(60):
         for path in ("/ready", "/ready"):
             status, body = await served.get(path)

@@ -18,7 +18,7 @@ from stateroom.session import Session, Transcript, Update, cached_session
 from stateroom.session.commit import append_entry
 from stateroom.session.maintenance import Cut, Retention, RetentionPolicy, retention
 from stateroom.state import lines
-from stateroom.store import Commit, Store
+from stateroom.store import Commit, HeadFilter, Store
 from tests.examples import share
 from tests.messages import raises
 from tests.session.stored_sessions import Notes, family, go_on, new, problems, sessions_of
@@ -204,7 +204,7 @@ async def test_a_change_of_a_shared_state_that_is_still_to_be_entered_is_not_for
 
     session = await new(store, 5)
     await session.call("meet")
-    shared = (await store.heads(environment="notes:user"))[0].id
+    shared = (await store.heads(HeadFilter(environment="notes:user")))[0].id
     entered = (await store.head(shared)).revision
     store_append = store.append
 

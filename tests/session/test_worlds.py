@@ -20,7 +20,7 @@ from stateroom.errors import (
 )
 from stateroom.session import Rescorer
 from stateroom.session.maintenance.copy import Copier
-from stateroom.store import Head, Store, WrappedStore
+from stateroom.store import Head, HeadFilter, Store, WrappedStore
 from tests.messages import raises
 from tests.session.stored_sessions import problems
 
@@ -75,7 +75,7 @@ def town(store: Store, **more: Any) -> Sessions[Town]:
 
 
 async def worlds(store: Store) -> list[Head]:
-    page = await store.heads(environment="town:world")
+    page = await store.heads(HeadFilter(environment="town:world"))
     return list(page)
 
 
@@ -117,7 +117,7 @@ async def test_a_world_is_stored_once_whoever_made_it(store: Store) -> None:
             sizes.append((await store.size(session.id)).bytes)
     [world] = await worlds(store)
     assert max(sizes) < (await store.size(world.id)).bytes / 10
-    assert [head.id for head in await store.heads(environment="town")].count(world.id) == 0
+    assert [head.id for head in await store.heads(HeadFilter(environment="town"))].count(world.id) == 0
 
 
 async def test_sessions_that_are_seeded_at_once_store_the_world_once(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_any_bit_that_was_altered_is_noticed(place) -> None:
     for bit in range(8 * len(kept)):
         altered = bytearray(kept)
         altered[bit // 8] ^= 1 << bit % 8
-        with raises(BadData):
+        with pytest.raises(BadData):
             store.read(bytes(altered), place)
 
 

@@ -20,7 +20,7 @@ from stateroom.errors import BadData, Conflict, ForeignStore, StoreError, StoreU
 from stateroom.store import Commit, Entry, Head, Snapshot, open_store, parse_url
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.conformance.appends import AppendPromises
-from stateroom.store.conformance.concurrency import ConcurrencyPromises
+from stateroom.store.conformance.suite import ConcurrencyPromises
 from stateroom.store.objects import ObjectStore, bucket, maintenance
 from stateroom.store.objects.backend import UNFINISHED, Listed
 from stateroom.store.objects.bucket import RETRY, TIMEOUT, Bucket, open_bucket
@@ -583,12 +583,12 @@ async def test_only_the_user_of_the_process_can_read_the_files(tmp_path: Path) -
 
 async def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         await ObjectStore.open(f"file://{tmp_path}/file")
 
 
 async def test_a_bucket_that_is_not_there_is_said_so(s3_url: str) -> None:
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         await ObjectStore.open(s3_url.replace(BUCKET, "no-such-bucket"))
 
 
@@ -619,7 +619,7 @@ async def test_a_server_that_does_not_answer_is_unavailable(s3_url: str, monkeyp
         store = await at_last(lambda: ObjectStore.open(server.url))
         server.pause()
         for call in (store.append(Commit("room", entry(1, "call"), expires=FAR)), store.head("room"), store.heads()):
-            with raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable):
                 await call
         server.resume()
 

@@ -31,7 +31,7 @@ from stateroom.errors import (
     UnknownSession,
     UnknownStore,
 )
-from stateroom.store import Commit, Entry, Head, Snapshot, open_store
+from stateroom.store import Commit, Entry, Head, HeadFilter, Snapshot, open_store
 from stateroom.store.concurrency import FEW
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.postgresql import PostgreSQLStore
@@ -414,7 +414,7 @@ async def test_a_backend_that_is_ended_is_an_error_and_not_the_end(url: str) -> 
             await until(waiting)
             mine = "FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
             connection.execute(f"SELECT pg_terminate_backend(pid) {mine}", (name,))
-            with raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable):
                 await append
         assert (await store.head("room")).revision == 1
         await store.append(Commit("room", entry(2), expires=None))
@@ -523,7 +523,7 @@ async def test_a_schema_of_another_program_is_left_alone(url: str) -> None:
 
 async def test_another_isolation_is_refused(url: str) -> None:
     options = quote("-c default_transaction_isolation=serializable")
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         async with open_store(f"{url}&options={options}"):
             pass
 
@@ -535,7 +535,7 @@ async def test_text_that_is_no_text_elsewhere_can_be_an_id(url: str, name: str) 
         whole = Head(name, name, name, 0.0, FAR, 1, holder=name)
         await store.create(whole, [first], None, {name: b"blob"})
         await store.append(Commit(name, entry(2, f"{name}2"), expires=None))
-        assert await store.heads(environment=name) == [await store.head(name)]
+        assert await store.heads(HeadFilter(environment=name)) == [await store.head(name)]
         assert await store.find_call(name, name) == first
         assert await store.blobs(name, [name]) == {name: b"blob"}
         assert await store.find_call(name, "") == (first if name == "" else None)
@@ -547,7 +547,7 @@ async def test_heads_of_one_age_are_in_the_order_of_code_points(url: str) -> Non
         await begin(store, *names)
         assert [each.id for each in await store.heads()] == sorted(names, reverse=True)
         first = await store.heads(limit=5)
-        assert [each.id for each in await store.heads(before=first[-1])] == sorted(names, reverse=True)[5:]
+        assert [each.id for each in await store.heads(after=first[-1])] == sorted(names, reverse=True)[5:]
 
 
 async def test_a_number_that_the_database_cannot_hold_is_an_error(url: str) -> None:
@@ -663,7 +663,7 @@ async def test_a_step_writes_as_much_however_many_went_before_and_a_fork_next_to
 async def test_a_wrong_password_is_told_without_telling_it(postgresql_url: str) -> None:
     parts = urlsplit(postgresql_url)
     wrong = f"postgres://{parts.username}:wr0ng%2Fsecret@{parts.hostname}:{parts.port}{parts.path}"
-    with raises(StoreUnavailable) as refused:
+    with pytest.raises(StoreUnavailable) as refused:
         async with open_store(f"{wrong}?timeout=0"):
             pass
     assert "secret" not in str(refused.value)
@@ -671,7 +671,7 @@ async def test_a_wrong_password_is_told_without_telling_it(postgresql_url: str) 
 
 
 async def test_a_database_that_is_not_there_is_told(postgresql_url: str) -> None:
-    with raises(StoreUnavailable) as refused:
+    with pytest.raises(StoreUnavailable) as refused:
         async with open_store(f"{postgresql_url.rpartition('/')[0]}/nowhere?timeout=0"):
             pass
     assert PASSWORD not in str(refused.value)
@@ -689,7 +689,7 @@ async def test_what_is_not_postgresql_is_told(says: bytes) -> None:
 
         threading.Thread(target=answer, daemon=True).start()
         host = f"127.0.0.1:{listener.getsockname()[1]}"
-        with raises(StoreUnavailable) as refused:
+        with pytest.raises(StoreUnavailable) as refused:
             await PostgreSQLStore.open(f"postgresql://me:secret@{host}/db?gssencmode=disable")
         assert "secret" not in str(refused.value)
         assert "\n" not in str(refused.value)
@@ -698,7 +698,7 @@ async def test_what_is_not_postgresql_is_told(says: bytes) -> None:
 async def test_nothing_at_the_address_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         await PostgreSQLStore.open(f"postgresql://me:secret@127.0.0.1:{port}/db")
 
 
@@ -722,7 +722,7 @@ async def test_a_bad_url_is_told_without_its_password(url: str) -> None:
 
 
 async def test_options_of_the_driver_are_the_drivers(url: str) -> None:
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         await PostgreSQLStore.open(f"{url}&sslmode=require")
     async with opened(f"{url}&connect_timeout=3&application_name=mine") as store:
         assert store.address.parameters["connect_timeout"] == "3"
@@ -746,7 +746,7 @@ async def test_an_answer_that_cannot_be_read_fails_its_call_and_the_next_goes_on
         await begin(store)
         async with store._pool.link() as link:
             link._rows = None  # type: ignore[assignment]
-        with raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable):
             await store.head("room")
         assert (await store.head("room")).revision == 1
 

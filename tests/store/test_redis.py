@@ -211,12 +211,12 @@ async def test_a_prefix_can_be_any_text(server: RedisServer, prefix: str) -> Non
 
 @pytest.mark.parametrize("where", ["redis://127.0.0.1:1", "unix:///nowhere.sock", "redis+cluster://127.0.0.1:1"])
 async def test_where_nobody_listens_is_said_at_once(where: str) -> None:
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         await RedisStore.open(where)
 
 
 async def test_a_sentinel_that_is_not_there_is_said_at_once() -> None:
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         await RedisStore.open("redis+sentinel://127.0.0.1:1/rooms")
 
 
@@ -226,7 +226,7 @@ async def test_a_password_is_needed_and_never_shown(prefix: str) -> None:
         async with open_store(f"redis://:op%40n%20sesame@{there}") as store:
             await begin(store)
         for wrong in ("redis://", "redis://:0p3n@", "redis://somebody:0p3n@"):
-            with raises(StoreUnavailable) as refused:
+            with pytest.raises(StoreUnavailable) as refused:
                 await RedisStore.open(wrong + there)
             assert "0p3n" not in str(refused.value)
 
@@ -237,13 +237,13 @@ async def test_tls_is_spoken_where_the_url_says_so(server: RedisServer, prefix: 
         async with open_store(f"rediss://{there}&ssl_ca_certs={certificate}") as store:
             await begin(store)
             assert await store.head("room") == head()
-        with raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable):
             await RedisStore.open(f"rediss://{there}")
 
 
 async def test_a_server_of_a_cluster_says_so(cluster: RedisCluster, prefix: str) -> None:
     away = next(server for server in cluster.servers if not _serves(server, f"{prefix}version"))
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         await RedisStore.open(f"{away.url}?prefix={prefix}")
 
 
@@ -326,7 +326,7 @@ async def test_a_server_that_does_not_answer_is_given_up(prefix: str, monkeypatc
         os.kill(server.process.pid, signal.SIGSTOP)
         try:
             async with asyncio.timeout(PATIENCE):
-                with raises(StoreUnavailable):
+                with pytest.raises(StoreUnavailable):
                     await store.append(Commit("room", entry(2), expires=FAR))
         finally:
             os.kill(server.process.pid, signal.SIGCONT)
@@ -369,7 +369,7 @@ async def test_text_that_is_not_unicode_is_an_error_and_not_the_end(store: Redis
 async def test_use_after_close_is_a_clear_error(url: str) -> None:
     store = await RedisStore.open(url)
     await store.close()
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         await store.head("room")
 
 
@@ -442,7 +442,7 @@ async def test_without_memory_nothing_is_written_and_things_can_be_removed(prefi
         for _ in range(9):
             await add()
             revision += 1
-        with raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable):  # noqa: PT012 - the store fails at some commit
             while True:
                 await add()
                 revision += 1
@@ -450,7 +450,7 @@ async def test_without_memory_nothing_is_written_and_things_can_be_removed(prefi
         assert record.head.revision == revision == len(record.entries)
         assert len(record.snapshots) == len(record.blobs) == revision - 1
         assert await store.find_call("room", f"call {revision + 1}") is None
-        with raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable):
             await store.create(head("new"), blobs={"aa": LARGE * 3})
         with pytest.raises(UnknownSession):
             await store.head("new")
@@ -475,7 +475,7 @@ async def test_a_server_that_becomes_a_replica_refuses_until_it_is_one_no_more(p
         await begin(store)
         connection = await store._link.ask("CLIENT", "ID")
         server.ask("REPLICAOF", "127.0.0.1", "1")
-        with raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable):
             await store.append(Commit("room", entry(2), expires=FAR))
         assert await store._link.ask("CLIENT", "ID") != connection  # which may find whom to write to
         server.ask("REPLICAOF", "NO", "ONE")
@@ -602,7 +602,7 @@ async def test_a_cluster_that_fails_unexpectedly_keeps_nobody_waiting(monkeypatc
     monkeypatch.setattr(found._client, "pipeline", fail)  # type: ignore[attr-defined]
     async with asyncio.timeout(60):
         for _ in range(2):
-            with raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable):
                 await found.ask("PING")
         await found.close()
 

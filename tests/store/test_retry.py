@@ -230,7 +230,7 @@ async def test_a_lease_is_taken_once(store: RetryStore, unsure: UnsureStore) -> 
 async def test_it_gives_up_when_its_patience_ends(unsure: UnsureStore) -> None:
     store = RetryStore(unsure, 0.05)
     unsure.ahead.extend([BEFORE] * 1000)
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         await store.head("room")
     assert len(unsure.seen) > 1
 
@@ -265,7 +265,7 @@ async def test_who_waits_can_be_cancelled(store: RetryStore, unsure: UnsureStore
 async def test_a_closed_store_is_not_tried_again(store: RetryStore, unsure: UnsureStore) -> None:
     await store.close()
     for _ in range(2):
-        with raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable):
             await store.head("room")
     assert unsure.seen == []
 

@@ -510,7 +510,7 @@ async def test_a_thread_that_dies_fails_all_who_wait_and_all_who_come(
 
     async with open_store(url) as store, asyncio.timeout(60):
         await begin(store)
-        monkeypatch.setattr("stateroom.store.sqlite.store.do_together", die)
+        monkeypatch.setattr("stateroom.store.sqlite.thread.do_together", die)
         waiting = [asyncio.ensure_future(store.head("room")), asyncio.ensure_future(store.sweep(0.0))]
         for answer in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(answer, StoreUnavailable)
@@ -525,7 +525,7 @@ async def test_an_opening_that_fails_unexpectedly_is_an_error_and_not_a_wait(
     def fail(*_: object) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr("stateroom.store.sqlite.store.connect", fail)
+    monkeypatch.setattr("stateroom.store.sqlite.thread.connect", fail)
     async with asyncio.timeout(60):
         with raises(StoreUnavailable):
             async with open_store(url):

@@ -8,8 +8,9 @@ from uuid import uuid4
 import pytest
 
 from stateroom.store import Commit, Snapshot, open_store
-from stateroom.store.conformance import StoreConformance
-from stateroom.store.conformance.helpers import LATER, NOW, everything, make_blobs, make_entry, make_fork, make_head
+from stateroom.store.conformance import StoreConformance, make
+from stateroom.store.conformance.helpers import everything
+from stateroom.store.conformance.make import LATER, NOW
 from stateroom.store.conformance.stateful import check_against_model
 from tests.examples import share
 from tests.servers.postgresql import fresh_schema
@@ -65,9 +66,9 @@ async def test_redis_over_files(warm: str, tmp_path: Path, durable: str) -> None
 async def go_down_and_up(url: str) -> None:
     """A family that rests, goes on and rests again is the same after each, in all that can be asked."""
     async with open_store(url) as one, open_store(url) as two:
-        entries = [make_entry(number, f"call {number}") for number in (1, 2, 3)]
-        await one.create(make_head("a/'\n", revision=3, fence=7), entries, Snapshot(3, b"three"), make_blobs(b"large"))
-        await make_fork(one, "fork", "a/'\n", 2, revision=4)
+        entries = [make.entry(number, f"call {number}") for number in (1, 2, 3)]
+        await one.create(make.head("a/'\n", revision=3, fence=7), entries, Snapshot(3, b"three"), make.blobs(b"large"))
+        await make.fork(one, "fork", "a/'\n", 2, revision=4)
         await one.lease("fork", "me", now=NOW, until=NOW + 1)
         for turn in range(3):
             before = [await everything(two, name) for name in ("a/'\n", "fork")]
@@ -75,8 +76,8 @@ async def go_down_and_up(url: str) -> None:
             assert [await everything(two, name) for name in ("a/'\n", "fork")] == before
             assert [head.id for head in await two.children("a/'\n")] == ["fork"]
             assert await two.count(NOW) == 2
-            entry = make_entry(5 + turn, f"turn {turn}")
-            blobs = make_blobs(b"%d" % turn)
+            entry = make.entry(5 + turn, f"turn {turn}")
+            blobs = make.blobs(b"%d" % turn)
             await two.append(
                 Commit("fork", entry, expires=LATER, fence=1, snapshot=Snapshot(5 + turn, b""), blobs=blobs)
             )

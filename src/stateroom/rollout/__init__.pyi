@@ -83,7 +83,6 @@ from .result import (
     EpisodeResult as EpisodeResult,
     RunResult as RunResult,
 )
-from .resume import ResumePlan as ResumePlan
 from .rows import (
     PARENT as PARENT,
     SESSION as SESSION,
@@ -94,6 +93,7 @@ from .rows import (
 )
 from .runner import (
     Report as Report,
+    ResumePlan as ResumePlan,
     run as run,
 )
 from .runs import (

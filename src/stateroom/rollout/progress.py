@@ -17,8 +17,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from stateroom.rollout.plan import Run
-from stateroom.rollout.resume import ResumePlan
-from stateroom.rollout.runner import Report, run
+from stateroom.rollout.runner import Report, ResumePlan, run
 
 BAR_DELAY_SECONDS = 2.0
 """Seconds of work after which progress is shown."""

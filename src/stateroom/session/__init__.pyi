@@ -123,12 +123,6 @@ from .sessions import (
     Sessions as Sessions,
 )
 from .shared import shared_environment as shared_environment
-from .summary import (
-    cut as cut,
-    entry_line as entry_line,
-    item_lines as item_lines,
-    written_arguments as written_arguments,
-)
 from .sync import (
     BackgroundLoop as BackgroundLoop,
     Blocking as Blocking,
@@ -136,7 +130,11 @@ from .sync import (
 )
 from .transcript import (
     Transcript as Transcript,
+    cut as cut,
     entry_data as entry_data,
+    entry_line as entry_line,
     head_data as head_data,
+    item_lines as item_lines,
     read_page as read_page,
+    written_arguments as written_arguments,
 )

@@ -55,11 +55,11 @@ class OpenSession:
             cached.head = head  # its lease may be news
         # Nothing is awaited after this: until the caller does, the state is loaded.
 
-    async def ensure_live(self) -> None:
-        """Raise if the session is closed or has expired; the store is asked only if that seems so here."""
+    @property
+    def seems_over(self) -> bool:
+        """Whether the session is closed or has expired, as far as this process knows; another may have renewed it."""
         head = self.cached.head
-        if head.closed or head.expires <= self.runtime.now():
-            await self.refresh()  # another process may have renewed it
+        return head.closed or head.expires <= self.runtime.now()
 
     async def views(self, names: frozenset[str], user: str | None = None) -> dict[str, View]:
         """What the session shares, by name; `user` is whose state it is, by default that of the task's user."""

@@ -177,7 +177,8 @@ class Session(Generic[S]):
         changed. A `call_id` that was committed before gives the recorded result and runs nothing.
         """
         opened, cached = self._open, self._open.cached
-        await opened.ensure_live()
+        if opened.seems_over:
+            await opened.refresh()  # which raises, if it is
         cached.ensure_unsealed()
         if user is not None:
             checked_user(user)
@@ -209,7 +210,8 @@ class Session(Generic[S]):
             return None
         checked_name("call_id", call_id)
         cached = self._open.cached
-        await self._open.ensure_live()
+        if self._open.seems_over:
+            await self._open.refresh()
         async with cached.lock:
             attempt = Call(self._open, reply_tool, {"message": message}, call_id, by).write
             return await self._text(reply_tool, commit(cached, attempt, reply_tool.name))

@@ -19,7 +19,7 @@ from stateroom.session.log import LogEntry
 from stateroom.session.session import Session
 from stateroom.session.sessions import Sessions
 from stateroom.session.stateless import StatelessSession
-from stateroom.session.summary import entry_line
+from stateroom.session.transcript import entry_line
 
 T = TypeVar("T")
 

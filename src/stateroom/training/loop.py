@@ -32,13 +32,12 @@ from pydantic_core import to_jsonable_python
 from stateroom.errors import EnvironmentFailed, InvalidOption
 from stateroom.model import TransformersModel, device_name, load_network, open_model
 from stateroom.options import stored_options
-from stateroom.rollout import StoredRun, find_tasks, generate_tasks, new_path, plan_run, run
+from stateroom.rollout import find_tasks, generate_tasks, new_path
 from stateroom.session import BackgroundLoop
 from stateroom.training.curve import Curve, Figures
 from stateroom.training.learner import Learner
 from stateroom.training.options import TrainOptions
-from stateroom.training.rollouts import ENDS, Collected, Collector, Rollout, ended_episodes, samples
-from stateroom.training.teacher import Teacher
+from stateroom.training.rollouts import ENDS, Collected, Collector, Rollout, Teacher, ended_episodes, samples
 
 
 class Trainer:
@@ -68,10 +67,10 @@ class Trainer:
             length=network.config.max_position_embeddings,
             compiles=device != "cpu",
         )
-        self._store = training.store or f"sqlite:///{quote(str(self._folder / 'sessions.db'))}"
-        self._settings = {"temperature": training.temperature, "max_output_tokens": training.max_tokens}
+        store = training.store or f"sqlite:///{quote(str(self._folder / 'sessions.db'))}"
+        settings = {"temperature": training.temperature, "max_output_tokens": training.max_tokens}
         self._collector = Collector(
-            training.environment, training.env_args, self._store, self._model, training.max_steps, self._settings
+            training.environment, training.env_args, store, self._model, training.max_steps, settings
         )
 
     def run(self, on_step: Callable[[Curve], None] = lambda curve: None) -> Curve:
@@ -127,34 +126,17 @@ class Trainer:
     def _taught(self, step: int) -> list[Rollout]:
         """The episodes of a step, by the teacher."""
         teacher = Teacher(open_model(self.training.teacher, self._environment.policies), self._model)
-        found = self._loop.run(self._run(self._tasks_of(step), teacher, self._rollouts(step), self._seed(step)))
-        return [Rollout(each.row, [1.0] * len(each.row["response"]["output"])) for each in ended_episodes(found)]
+        tasks, output = self._tasks_of(step), self._rollouts(step)
+        taught = self._loop.run(self._collector.episodes(tasks, teacher, output, self._seed(step)))
+        return [Rollout(each.row, [1.0] * len(each.row["response"]["output"])) for each in ended_episodes(taught)]
 
     def _held_out(self, step: int) -> float:
         """The mean reward of tasks that the model is not trained on; an episode that failed has none."""
         tasks = self._held_out_tasks
-        self._model.begin(len(tasks))
-        work = self._run(tasks, self._model, self._rollouts(step, "held-out"), self.training.seed)
-        found = self._model.serve(self._loop, work)
-        return sum(float(each.row["reward"]) for each in found.answers()) / len(tasks)
-
-    async def _run(self, tasks: Sequence[dict[str, Any]], model: Any, output: Path, seed: int) -> StoredRun:
-        plan = plan_run(
-            self.training.environment,
-            env_args=self.training.env_args,
-            input=tasks,
-            model=model,
-            concurrency=len(tasks),
-            store=self._store,
-            output=output,
-            seed=seed,
-            max_steps=self.training.max_steps,
-            settings=self._settings,
-            record_tokens="exact",
-            force=True,
-        )
-        await run(plan, lambda _: self._model.end() if model is self._model else None)
-        return StoredRun(plan.files)
+        output = self._rollouts(step, "held-out")
+        work = self._collector.episodes(tasks, self._model, output, self.training.seed)
+        played = self._model.serve(self._loop, work)
+        return sum(float(each.row["reward"]) for each in played.answers()) / len(tasks)
 
     def _tasks_of(self, step: int) -> list[dict[str, Any]]:
         """The tasks of a step."""

@@ -10,13 +10,25 @@ from random import Random
 from typing import Any, NamedTuple
 
 from stateroom.agent import MAX_STEPS
-from stateroom.model import BatchModel, Item
+from stateroom.model import (
+    NO_ROW,
+    TOKEN_LISTS,
+    Answer,
+    BatchModel,
+    Item,
+    Model,
+    ModelSource,
+    Request,
+    TransformersModel,
+)
 from stateroom.rollout import (
     NODE,
     EnvironmentSpec,
     Node,
+    Report,
     Row,
     Rule,
+    Run,
     StoredEpisode,
     StoredRun,
     Tree,
@@ -100,25 +112,18 @@ class Collector:
     max_steps: int = MAX_STEPS
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    async def episodes(
+        self, tasks: Sequence[Row], model: BatchModel | ModelSource, output: Path, seed: int
+    ) -> StoredRun:
+        """Run an episode of each task, by the model in training or by another one."""
+        plan = plan_run(**self._options(tasks, output, seed) | {"model": model, "concurrency": len(tasks)})
+        await self._run(plan, len(tasks) if model is self.model else 0)
+        return StoredRun(plan.files)
+
     async def groups(self, tasks: Sequence[Row], n: int, how: AdvantageMethod, output: Path, seed: int) -> Collected:
         """Run `n` episodes of each task, which are forks of one session."""
-        plan = plan_run(
-            self.environment,
-            env_args=self.env_args,
-            input=tasks,
-            model=self.model,
-            group=n,
-            concurrency=len(tasks) * n,
-            store=self.store,
-            output=output,
-            seed=seed,
-            max_steps=self.max_steps,
-            settings=self.settings,
-            record_tokens="exact",
-            force=True,
-        )
-        self.model.begin(len(tasks) * n)
-        report = await run(plan, lambda _: self.model.end())
+        plan = plan_run(**self._options(tasks, output, seed), group=n, concurrency=len(tasks) * n)
+        report = await self._run(plan, len(tasks) * n)
         ended = ended_episodes(StoredRun(plan.files))
         values = await advantages_in_groups([each.row for each in ended], how, self.store)
         rollouts = [Rollout(each.row, values[each.task, each.rollout]) for each in ended]
@@ -156,24 +161,31 @@ class Collector:
         return _of_trees(trees, _answers(stored), rollouts, len(repeated), error)
 
     async def _branch(self, tasks: Sequence[Row], rule: Rule, output: Path, seed: int) -> tuple[StoredRun, str | None]:
-        plan = plan_branches(
-            self.environment,
-            env_args=self.env_args,
-            input=tasks,
-            model=self.model,
-            rule=rule,
-            concurrency=UNLIMITED,
-            store=self.store,
-            output=output,
-            seed=seed,
-            max_steps=self.max_steps,
-            settings=self.settings,
-            record_tokens="exact",
-            force=True,
-        )
+        plan = plan_branches(**self._options(tasks, output, seed), rule=rule, concurrency=UNLIMITED)
         self.model.begin(len(tasks))
         report = await branch(plan)
         return StoredRun(plan.files), report.first_error
+
+    async def _run(self, plan: Run, episodes: int) -> Report:
+        """Run a plan, with so many episodes by the model in training: it generates for all of them at a time."""
+        self.model.begin(episodes)
+        return await run(plan, lambda _: self.model.end() if episodes else None)
+
+    def _options(self, tasks: Sequence[Row], output: Path, seed: int) -> dict[str, Any]:
+        """The options that all runs of a training have."""
+        return {
+            "environment": self.environment,
+            "env_args": self.env_args,
+            "input": tasks,
+            "model": self.model,
+            "store": self.store,
+            "output": output,
+            "seed": seed,
+            "max_steps": self.max_steps,
+            "settings": self.settings,
+            "record_tokens": "exact",
+            "force": True,
+        }
 
 
 @dataclass(frozen=True)
@@ -257,3 +269,31 @@ def _of_trees(
 def _written(items: Iterable[Item]) -> int:
     """Tokens that a model wrote."""
     return sum(len(item.get("generation_token_ids", ())) for item in items)
+
+
+class Teacher(ModelSource):
+    """Gives each episode a policy whose answers have tokens, as if a student had written them."""
+
+    def __init__(self, policies: ModelSource, student: TransformersModel) -> None:
+        super().__init__(policies.name, policies.for_episode, policies.close)
+        self._policies = policies
+        self._student = student
+
+    def check_task(self, row: Mapping[str, Any]) -> None:
+        self._policies.check_task(row)
+
+    def for_episode(self, seed: int, row: Mapping[str, Any] = NO_ROW) -> Model:
+        return _Taught(self._policies.for_episode(seed, row), self._student)
+
+
+class _Taught(Model):
+    def __init__(self, policy: Model, student: TransformersModel) -> None:
+        self.name = policy.name
+        self._policy = policy
+        self._student = student
+
+    async def answer(self, request: Request) -> Answer:
+        answer = await self._policy.answer(request)
+        written = self._student.render_answer(answer.items)
+        tokens = (self._student.prompt_of(request), written, [0.0] * len(written))
+        return Answer([*answer.items[:-1], answer.items[-1] | dict(zip(TOKEN_LISTS, tokens, strict=True))])

@@ -16,10 +16,9 @@ from threading import Timer
 from typing import Any
 
 from stateroom.errors import StateroomError
-from stateroom.rollout.engines.engine import BEATS, Engine, Worker, WorkerLost, raise_refusal, refusal
+from stateroom.rollout.engines.engine import BEATS, Engine, PickledPlan, Worker, WorkerLost, raise_refusal, refusal
 from stateroom.rollout.engines.heartbeat import Heartbeat
 from stateroom.rollout.engines.messages import FromWorker, Refused, ToWorker
-from stateroom.rollout.engines.pickled import PickledPlan
 from stateroom.rollout.engines.worker import EpisodeWorker, Link, open_worker
 from stateroom.rollout.plan import Run
 

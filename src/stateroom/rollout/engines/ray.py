@@ -13,10 +13,9 @@ from ray import cloudpickle
 from ray.exceptions import RayError
 
 from stateroom.errors import EngineFailed, InvalidOption, StateroomError
-from stateroom.rollout.engines.engine import BEATS, Engine, Worker, WorkerLost, raise_refusal, refusal
+from stateroom.rollout.engines.engine import BEATS, Engine, PickledPlan, Worker, WorkerLost, raise_refusal, refusal
 from stateroom.rollout.engines.heartbeat import Heartbeat
 from stateroom.rollout.engines.messages import FromWorker, Refused, ToWorker
-from stateroom.rollout.engines.pickled import PickledPlan
 from stateroom.rollout.engines.worker import EpisodeWorker, Link, open_worker
 from stateroom.rollout.plan import Run
 from stateroom.store import without_secrets

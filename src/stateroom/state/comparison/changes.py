@@ -15,8 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import BaseModel
 
 from stateroom.errors import Path
-from stateroom.state.comparison.names import ABSENT, form_of
-from stateroom.state.comparison.places import Place
+from stateroom.state.comparison.names import ABSENT, Place, form_of
 from stateroom.state.equality import deep_equal
 
 MOST_PAIRS = 1_000_000
