@@ -12,7 +12,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from stateroom.agent.tokens import PER_IMAGE, PER_ITEM, Estimate, Tiktoken, TokenCounter, TokenizerFile
+from stateroom.agent.counters import PER_IMAGE, PER_ITEM, Estimate, Tiktoken, TokenCounter, TokenizerFile
 from stateroom.errors import BadData, NotFound
 from stateroom.model import Item, function_call, function_call_output, message
 from tests.messages import raises
