@@ -49,7 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
     workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
-    long, short = [], []
+    long: list[pytest.Item] = []
+    short: list[pytest.Item] = []
     for item in items:
         (long if any(part in item.nodeid for part in LONG) else short).append(item)
     size = -(-len(items) // workers)
@@ -136,6 +137,13 @@ def url(store_kind: str, fresh_url: Callable[[str], str]) -> str:
 async def store(url: str) -> AsyncIterator[Store]:
     async with open_store(url) as opened:
         yield opened
+
+
+@pytest.fixture
+def snapshot_every_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each commit writes a snapshot, so that a short session has many, and can be pruned anywhere."""
+    monkeypatch.setattr("stateroom.session.cached_session.MIN_SNAPSHOT", 0)
+    monkeypatch.setattr("stateroom.session.cached_session.SNAPSHOT_RATIO", 0)
 
 
 @pytest.fixture

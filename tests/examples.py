@@ -15,4 +15,4 @@ settings.load_profile("stateroom")
 
 def share(part: float) -> int:
     """The number for a property whose examples take longer than most, or less long."""
-    return max(1, round(settings.default.max_examples * part))
+    return max(1, round(settings().max_examples * part))

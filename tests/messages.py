@@ -24,10 +24,11 @@ FIRST, OTHER = "  - ", "    "
 
 CHANGING = (
     (re.compile(r"(?:/private)?/(?:tmp|dev/shm|var/folders)/[^\s'\"`:;,()\[\]]*"), "/tmp/…"),
-    (re.compile(r"(?<![\w.])[0-9a-f]{12,}(?![\w])"), "…id…"),
-    (re.compile(r"(127\.0\.0\.1|localhost|\[::1\]):\d+"), r"\1:PORT"),
+    (re.compile(r"(?:(?<=_)|(?<![\w.]))[0-9a-f]{12,}(?![\w])"), "…id…"),
+    (re.compile(r"(127\.0\.0\.1'?, |(?:127\.0\.0\.1|localhost|\[::1\]):|\bport |127_0_0_1_)\d+"), r"\1PORT"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x…"),
     (re.compile(r"\.py:\d+"), ".py:LINE"),
+    (re.compile(r"\d+(?:\.\d+)? m?s\b"), "… s"),
 )
 """What is another text in each run, and what stands for it."""
 

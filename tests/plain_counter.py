@@ -7,5 +7,5 @@ class PlainCounterEnvironment(CounterEnvironment):
 
     name = "counter"
 
-    def verify(self, state: Counter, episode: Episode) -> float:  # type: ignore[override]
+    def verify(self, state: Counter, episode: Episode) -> float:
         return float(state.value == episode.task.expected_count)

@@ -102,7 +102,7 @@ def try_package(python: str, place: Path, package: str) -> None:
         run(command, "--version", cwd=empty, says="stateroom ")
         run(command, "run", "counter", cwd=empty, says="pass@1 = 1 ")
         if package.endswith("[server]"):
-            serve = [command, "serve", "counter", "--port", "0"]
+            serve = [str(command), "serve", "counter", "--port", "0"]
             with subprocess.Popen(serve, cwd=empty, env=ENVIRON, stdout=subprocess.PIPE, text=True) as server:
                 try:
                     url = server.stdout.readline().rpartition(" ")[2].strip()  # type: ignore[union-attr]

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +39,7 @@ def page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setitem(sys.modules, "benchmarks.fake", module)
     monkeypatch.setattr(bench, "BENCHMARKS", {each.__name__: f"fake.{each.__name__}" for each in functions})
     path = tmp_path / "RESULTS.md"
-    monkeypatch.setattr(bench, "write_section", lambda *given: results.write_section(*given, path=path))
+    monkeypatch.setattr(bench, "write_section", partial(results.write_section, path=path))
     return path
 
 

@@ -49,7 +49,7 @@ class Breaks(Adds):
 
 
 def test_a_run_gives_its_metrics_and_the_way_to_each_session() -> None:
-    result = stateroom.run("counter", model="noisy", repeats=4, output="a.jsonl")
+    result = stateroom.run("counter", model="noisy", repeats=4, output=Path("a.jsonl"))
     assert 0 < result.metrics["mean/reward"] == result.metrics["pass@1"] < result.metrics["pass@4"] <= 1
     assert result.failures == []
     assert [(each.task, each.rollout) for each in result.episodes] == [(t, r) for t in range(8) for r in range(4)]
@@ -65,7 +65,7 @@ def test_a_run_gives_its_metrics_and_the_way_to_each_session() -> None:
 
 
 def test_it_writes_what_the_command_writes() -> None:
-    stateroom.run("counter", model="noisy", repeats=2, limit=3, seed=5, output="python.jsonl")
+    stateroom.run("counter", model="noisy", repeats=2, limit=3, seed=5, output=Path("python.jsonl"))
     words = "run counter --model noisy --repeats 2 --limit 3 --seed 5 --output command.jsonl"
     subprocess.run([sys.executable, "-m", "stateroom.cli", *words.split()], check=True, timeout=PATIENCE)
     for ending in (".jsonl", "_materialized_inputs.jsonl", "_aggregate_metrics.json", "_sessions.db"):
@@ -137,10 +137,10 @@ def test_a_mistake_is_told_before_anything_is_written(options: Any, error: type[
 
 
 def test_existing_output_is_replaced_only_with_force() -> None:
-    stateroom.run("counter", output="a.jsonl")
+    stateroom.run("counter", output=Path("a.jsonl"))
     with raises(CannotWrite):
-        stateroom.run("counter", output="a.jsonl", limit=1)
-    result = stateroom.run("counter", output="a.jsonl", limit=1, force=True)
+        stateroom.run("counter", output=Path("a.jsonl"), limit=1)
+    result = stateroom.run("counter", output=Path("a.jsonl"), limit=1, force=True)
     assert len(result.episodes) == 1
     with stateroom.open("sqlite:///a_sessions.db") as rooms:
         assert len(rooms.heads()) == 1  # the old sessions are gone too
@@ -402,13 +402,14 @@ def test_an_instance_is_served_until_ctrl_c_and_the_program_goes_on(program: sub
     assert program.stdout is not None
     url = program.stdout.readline().split()[-1]
     program.stdout.readline()
-    asked = {"data": json.dumps({**TASK, "responses_create_params": {}}).encode(), "method": "POST"}
+    row = {**TASK, "responses_create_params": {}}
     headers = {"Content-Type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/seed_session", headers=headers, **asked)) as reply:
+    seed = urllib.request.Request(f"{url}/seed_session", json.dumps(row).encode(), headers)
+    with urllib.request.urlopen(seed) as reply:
         cookie = reply.headers["Set-Cookie"].partition(";")[0]
-    asked["data"] = json.dumps({**TASK, "responses_create_params": {}, "response": {}}).encode()
-    sent = urllib.request.Request(f"{url}/verify", headers={**headers, "Cookie": cookie}, **asked)
-    with urllib.request.urlopen(sent) as reply:
+    ended = json.dumps({**row, "response": {}}).encode()
+    verify = urllib.request.Request(f"{url}/verify", ended, {**headers, "Cookie": cookie})
+    with urllib.request.urlopen(verify) as reply:
         assert json.load(reply)["reward"] == 7
     program.send_signal(signal.SIGINT)
     assert program.stdout.readline() == "over\n"

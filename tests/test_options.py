@@ -47,7 +47,7 @@ async def test_a_field_that_is_added_to_the_options_of_a_run_is_everywhere(tmp_p
     assert seen == [MoodOptions("counter", mood="keen")]
 
     schema = create_model("RunSection", __base__=Section, **fields_of(MoodOptions)).model_json_schema()
-    about = schema["properties"]["mood"]
+    about = schema["properties"]["mood"]  # type: ignore[misc] # the plugin takes the fields for types
     assert (about["description"], about["enum"], about["default"]) == (
         "How the agent feels.",
         ["calm", "keen"],

@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint
 
 from stateroom.adapters.langgraph import StateroomSaver
 
-Config = dict[str, Any]
 
-
-def config(thread: str, checkpoint: str | None = None, namespace: str = "") -> Config:
+def config(thread: str, checkpoint: str | None = None, namespace: str = "") -> RunnableConfig:
     named = {"thread_id": thread, "checkpoint_ns": namespace}
     return {"configurable": named if checkpoint is None else {**named, "checkpoint_id": checkpoint}}
 
@@ -35,17 +34,24 @@ async def put(
     parent: str | None = None,
     namespace: str = "",
     **metadata: Any,
-) -> Config:
+) -> RunnableConfig:
     """Put a checkpoint all of whose values may have changed."""
     made = checkpoint(id, values)
     known: Any = {"source": "loop", "step": 1, "parents": {}, **metadata}
-    return await saver.aput(config(thread, parent, namespace), made, known, made["channel_versions"])  # type: ignore[return-value]
+    return await saver.aput(config(thread, parent, namespace), made, known, made["channel_versions"])
 
 
 async def values_of(saver: StateroomSaver, thread: str, id: str | None = None, namespace: str = "") -> Any:
     """The values of a checkpoint, the latest by default; None if it is not there."""
-    found = await saver.aget_tuple(config(thread, id, namespace))  # type: ignore[arg-type]
+    found = await saver.aget_tuple(config(thread, id, namespace))
     return None if found is None else found.checkpoint["channel_values"]
+
+
+async def writes_of(saver: StateroomSaver, thread: str, id: str | None = None, namespace: str = "") -> Any:
+    """The writes after a checkpoint that is there, the latest by default."""
+    found = await saver.aget_tuple(config(thread, id, namespace))
+    assert found is not None
+    return found.pending_writes
 
 
 async def ids_of(saver: StateroomSaver, thread: str) -> list[str]:

@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from stateroom.adapters.langchain import StateroomHistories, StateroomHistory
 from stateroom.store import Store, open_store
+from tests.messages import raises
 
 EVERY_KIND: list[BaseMessage] = [
     SystemMessage("be kind"),
@@ -55,7 +56,7 @@ async def test_other_threads_may_wait_and_the_loop_itself_must_not(store: Store)
     await asyncio.to_thread(history.add_user_message, "hi")
     assert [message.content for message in await asyncio.to_thread(lambda: history.messages)] == ["hi"]
     await asyncio.to_thread(history.clear)
-    with pytest.raises(asyncio.InvalidStateError, match=r"await history\.aget_messages"):
+    with raises(asyncio.InvalidStateError):
         _ = history.messages
 
 
@@ -65,5 +66,5 @@ def test_without_its_loop_a_history_says_so_and_leaves_nothing_behind() -> None:
             return StateroomHistories(store).history("h")
 
     history = asyncio.run(begin())
-    with pytest.raises(asyncio.InvalidStateError, match="its event loop is closed"):
+    with raises(asyncio.InvalidStateError):
         _ = history.messages

@@ -9,10 +9,9 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from stateroom.adapters.langgraph import StateroomSaver
 from stateroom.errors import NotFound, StoreError, UnknownSession
-from stateroom.session import Retention, RetentionPolicy, check_session
+from stateroom.session import History, Retention, RetentionPolicy, check_session
 from stateroom.store import Store, open_store
-from stateroom.store.memory import MemoryStore
-from tests.adapters.checkpoints import checkpoint, config, ids_of, put, values_of
+from tests.adapters.checkpoints import checkpoint, config, ids_of, put, values_of, writes_of
 from tests.messages import raises
 
 
@@ -64,9 +63,7 @@ async def test_two_savers_at_once_lose_nothing(store: Store) -> None:
     for saver in savers:
         assert await ids_of(saver, "t") == [f"{number:03d}" for number in range(8, -1, -1)]
         assert [await values_of(saver, "t", f"{number:03d}") for number in range(9)] == [{"a": n} for n in range(9)]
-        found = await saver.aget_tuple(config("t", "000"))
-        assert found is not None
-        assert found.pending_writes == [(f"task-{number}", "c", number) for number in range(8)]
+        assert await writes_of(saver, "t", "000") == [(f"task-{number}", "c", number) for number in range(8)]
 
 
 async def test_writes_may_come_before_their_checkpoint_and_long_after_it(saver: StateroomSaver) -> None:
@@ -77,20 +74,16 @@ async def test_writes_may_come_before_their_checkpoint_and_long_after_it(saver: 
     await saver.aput_writes(config("t", "1"), [("c", "again"), ("d", "late")], "task-1")
     await saver.aput_writes(config("t", "1"), [("__interrupt__", "first")], "task-1")
     await saver.aput_writes(config("t", "1"), [("__interrupt__", "second")], "task-1")
-    found = await saver.aget_tuple(config("t", "1"))
-    assert found is not None
     expected = [("task-1", "__interrupt__", "second"), ("task-1", "c", "early"), ("task-1", "d", "late")]
-    assert found.pending_writes == expected
-    assert found.checkpoint["channel_values"] == {"a": 1}
+    assert await writes_of(saver, "t", "1") == expected
+    assert await values_of(saver, "t", "1") == {"a": 1}
 
 
 async def test_writes_are_in_the_order_in_which_the_tasks_ran(saver: StateroomSaver) -> None:
     await put(saver, "t", "1", {})
     await saver.aput_writes(config("t", "1"), [("c", 2)], "a", "path-2")
     await saver.aput_writes(config("t", "1"), [("c", 1), ("d", 1)], "b", "path-1")
-    found = await saver.aget_tuple(config("t", "1"))
-    assert found is not None
-    assert found.pending_writes == [("b", "c", 1), ("b", "d", 1), ("a", "c", 2)]
+    assert await writes_of(saver, "t", "1") == [("b", "c", 1), ("b", "d", 1), ("a", "c", 2)]
 
 
 async def test_only_channels_that_changed_are_looked_at_when_a_checkpoint_follows_the_last(store: Store) -> None:
@@ -103,8 +96,8 @@ async def test_only_channels_that_changed_are_looked_at_when_a_checkpoint_follow
     assert await values_of(StateroomSaver(store), "t") == {"large": "x" * 10_000, "small": 2}
 
 
-async def test_a_branch_has_its_own_values_though_their_versions_are_the_same() -> None:
-    saver = StateroomSaver(MemoryStore())
+async def test_a_branch_has_its_own_values_though_their_versions_are_the_same(store: Store) -> None:
+    saver = StateroomSaver(store)
     await put(saver, "t", "1", {"a": "root", "b": "root"})
     await put(saver, "t", "2", {"a": "left", "b": "root"}, "1")
     await put(saver, "t", "3", {"a": "right", "b": "root"}, "1")
@@ -168,9 +161,7 @@ async def test_to_prune_gives_the_space_back(store: Store, saver: StateroomSaver
         assert sorted(await ids_of(each, "t")) == ["0061", "sub"]
         assert await values_of(each, "t", "0030") is None
         assert await values_of(each, "t", None, "child:1") == {"a": 1}
-        found = await each.aget_tuple(config("t"))
-        assert found is not None
-        assert found.pending_writes == [("task", "c", 1)]
+        assert await writes_of(each, "t") == [("task", "c", 1)]
     await put(saver, "t", "0062", {"messages": words(3)}, "0061")
     assert await values_of(StateroomSaver(store), "t") == {"messages": words(3)}
 
@@ -262,35 +253,27 @@ async def test_large_values_lie_outside_the_log(store: Store, saver: StateroomSa
     assert await values_of(StateroomSaver(store), "t") == {"messages": [large, *words(5)]}
 
 
-async def test_of_namespaces_that_are_used_no_more_only_the_place_is_kept_at_hand() -> None:
-    store = MemoryStore()
+async def test_of_namespaces_that_are_used_no_more_only_the_place_is_kept_at_hand(store: Store) -> None:
     saver = StateroomSaver(store)
     for number in range(60):
         await put(saver, "t", f"{number:03d}", {"messages": words(number + 1)})
         await put(saver, "t", "sub", {"report": "x" * 5000}, None, f"child:{number}")
         await saver.aput_writes(config("t", "sub", f"child:{number}"), [("c", number)], "task")
-    room = await saver._threads.find("t")
-    assert room is not None
-    assert len(room.state.current) < 20
-    assert "" in room.state.current
+    state = (await History(store).document("langgraph:t")).state
+    assert len(state["current"]) < 20
+    assert "" in state["current"]
     for number in (0, 30, 59):
-        found = await StateroomSaver(store).aget_tuple(config("t", None, f"child:{number}"))
-        assert found is not None
-        assert found.checkpoint["channel_values"] == {"report": "x" * 5000}
-        assert found.pending_writes == [("task", "c", number)]
+        assert await values_of(StateroomSaver(store), "t", None, f"child:{number}") == {"report": "x" * 5000}
+        assert await writes_of(StateroomSaver(store), "t", None, f"child:{number}") == [("task", "c", number)]
 
 
-async def test_the_writes_of_checkpoints_that_others_have_followed_are_not_kept_at_hand() -> None:
-    saver = StateroomSaver(MemoryStore())
+async def test_the_writes_of_checkpoints_that_others_have_followed_are_not_kept_at_hand(store: Store) -> None:
+    saver = StateroomSaver(store)
     for step in range(1, 10):
         await put(saver, "t", str(step), {})
         await saver.aput_writes(config("t", str(step)), [("c", step)], "task")
-    room = await saver._threads.find("t")
-    assert room is not None
-    assert list(room.state.writes[""]) == ["9"]
-    found = await saver.aget_tuple(config("t", "4"))
-    assert found is not None
-    assert found.pending_writes == [("task", "c", 4)]
+    assert list((await History(store).document("langgraph:t")).state["writes"][""]) == ["9"]
+    assert await writes_of(saver, "t", "4") == [("task", "c", 4)]
 
 
 async def test_a_checkpoint_that_is_put_again_long_after_keeps_its_writes(saver: StateroomSaver) -> None:
@@ -298,10 +281,8 @@ async def test_a_checkpoint_that_is_put_again_long_after_keeps_its_writes(saver:
     await saver.aput_writes(config("t", "1"), [("c", 1)], "task")
     await put(saver, "t", "2", {"a": 2}, "1")
     await put(saver, "t", "1", {"a": 3})
-    found = await saver.aget_tuple(config("t", "1"))
-    assert found is not None
-    assert found.checkpoint["channel_values"] == {"a": 3}
-    assert found.pending_writes == [("task", "c", 1)]
+    assert await values_of(saver, "t", "1") == {"a": 3}
+    assert await writes_of(saver, "t", "1") == [("task", "c", 1)]
     assert await ids_of(saver, "t") == ["2", "1"]
 
 
@@ -311,10 +292,8 @@ async def test_to_prune_keeps_the_newest_checkpoint_though_another_was_put_last(
     await put(saver, "t", "1", {"a": 1})
     await saver.aprune(["t"])
     assert await ids_of(saver, "t") == ["2"]
-    found = await saver.aget_tuple(config("t"))
-    assert found is not None
-    assert found.checkpoint["channel_values"] == {"a": 2}
-    assert found.pending_writes == [("task", "c", 1)]
+    assert await values_of(saver, "t") == {"a": 2}
+    assert await writes_of(saver, "t") == [("task", "c", 1)]
 
 
 async def test_a_past_that_was_pruned_with_the_log_is_gone_and_the_rest_is_there(store: Store) -> None:
@@ -358,16 +337,13 @@ class Scrambling(CipherProtocol):
         return ciphertext[4:][::-1]
 
 
-async def test_any_serializer_will_do() -> None:
-    store = MemoryStore()
+async def test_any_serializer_will_do(store: Store) -> None:
     saver = StateroomSaver(store, serde=EncryptedSerializer(Scrambling()))
     await talk(saver, "t", 1, 5)
     await saver.aput_writes(config("t", "0005"), [("c", {"a": [1, None]})], "task")
     other = StateroomSaver(store, serde=EncryptedSerializer(Scrambling()))
     assert await values_of(other, "t", "0003") == {"messages": words(3), "step": 3}
-    found = await other.aget_tuple(config("t"))
-    assert found is not None
-    assert found.pending_writes == [("task", "c", {"a": [1, None]})]
+    assert await writes_of(other, "t") == [("task", "c", {"a": [1, None]})]
 
 
 async def test_a_store_may_be_compressed_and_tiered(tmp_path: Any) -> None:
@@ -400,9 +376,9 @@ async def test_from_another_thread_it_is_used_without_await(saver: StateroomSave
 
 
 async def test_on_its_own_loop_it_says_that_it_must_be_awaited(saver: StateroomSaver) -> None:
-    with pytest.raises(asyncio.InvalidStateError, match="await"):
+    with raises(asyncio.InvalidStateError):
         saver.get_tuple(config("t"))
-    with pytest.raises(asyncio.InvalidStateError, match="await"):
+    with raises(asyncio.InvalidStateError):
         list(saver.list(None))
 
 

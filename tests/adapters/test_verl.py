@@ -5,6 +5,7 @@
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ HERE = Path(__file__).parent
 
 def run_with_trainers(tests: Path) -> None:
     """Run a file of tests; warnings of packages that are old by now are no errors."""
-    command = [TRAINERS / "bin" / "python", "-m", "pytest", "-q", "-W", "default", tests]
+    command: list[Any] = [TRAINERS / "bin" / "python", "-m", "pytest", "-q", "-W", "default", tests]
     done = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2_000:]
 

@@ -35,7 +35,7 @@ from stateroom.agent import transcript
 from stateroom.environment import make_environment
 from stateroom.errors import BadTask, EnvironmentFailed
 from stateroom.session import Session, Sessions
-from stateroom.store import Store, open_store
+from stateroom.store import HeadFilter, Store, open_store
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "verl"
 CONFIG = str(Path(verl.__file__).parent / "trainer" / "config")
@@ -322,7 +322,7 @@ async def test_episodes_at_the_same_time_are_isolated(
 
     monkeypatch.setattr(adapter, "open_store", opening)
     server = ScriptedServer(tokenizer, solve)
-    rows = [{**ROW, "initial_count": start, "expected_count": start + 9} for start in range(8)]
+    rows: list[Any] = [{**ROW, "initial_count": start, "expected_count": start + 9} for start in range(8)]
     outputs = await asyncio.gather(*(run(server, row, url, environment="counter") for row in rows))
     assert [output.reward_score for output in outputs] == [1.0] * 8
     shown = [results(tokenizer.decode(output.response_ids))[-1] for output in outputs]
@@ -485,7 +485,7 @@ async def test_verl_s_worker_runs_batches_by_the_example_s_file(
     eager = "+actor_rollout_ref.model.override_config.attn_implementation=eager"
     server = ScriptedServer(tokenizer, solve)
     worker = AgentLoopWorker(config(model, file, eager), server)
-    rows = [{**ROW, "initial_count": start, "expected_count": 21} for start in (12, 13)]
+    rows: list[Any] = [{**ROW, "initial_count": start, "expected_count": 21} for start in (12, 13)]
     columns = {
         "raw_prompt": [[{"role": "user", "content": row["responses_create_params"]["input"]}] for row in rows],
         "extra_info": [{"index": index, "row": json.dumps(row)} for index, row in enumerate(rows)],
@@ -505,7 +505,7 @@ async def test_verl_s_worker_runs_batches_by_the_example_s_file(
         ]
     assert configured["store"] == "sqlite:///rollouts/verl.db"
     async with open_store(configured["store"]) as store:
-        assert len(await store.heads(environment=configured["environment"])) == 4
+        assert len(await store.heads(HeadFilter(environment=configured["environment"]))) == 4
 
 
 async def test_the_rows_of_an_export_can_be_run(tokenizer: PreTrainedTokenizerFast, url: str, tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from stateroom.agent import Context
-from stateroom.agent.window import Window
+from stateroom.agent import Context, Window
 from stateroom.model import Item
 
 SIZES = st.one_of(st.integers(0, 60), st.sampled_from([200, 900, 6000]))

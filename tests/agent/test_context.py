@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from typing import Any
 
 import pytest
 
-from stateroom.agent import Anchor, Context, Estimate
-from stateroom.agent.strategies import (
-    CLEARED,
-    HEADING,
-    PROMPT,
+from stateroom.agent import (
+    Anchor,
     Bounds,
     ClearToolResults,
+    Context,
     DropOldest,
+    Estimate,
     KeepLastTurns,
+    Size,
     Summarise,
+    Window,
+    units_of,
 )
-from stateroom.agent.window import Size, Window, units_of
 from stateroom.errors import ContextOverflow, DefinitionError, ModelFailed
 from stateroom.model import Answer, Item, Model, Request, function_call, function_call_output, message, text_of
-from tests.messages import raises
+from tests.messages import raises, says
 
 
 def said(role: str, text: str) -> Item:
@@ -47,6 +47,7 @@ class Words:
 
 
 WORDS = Words()
+CLEARED = ClearToolResults().placeholder
 
 
 def window_of(*items: Item, pinned: set[int] | None = None, beside: int = 0) -> Window:
@@ -210,10 +211,10 @@ async def test_a_summary_stands_for_what_is_oldest() -> None:
     context = Context(350, [Summarise(model)], counter=WORDS)
     view = await context.fit(window)
     assert names(view) == ["system", "assistant", "user", "look", "look"]
-    assert texts(view)[1] == f"{HEADING}\nThey added things."
+    says(texts(view)[1])
     assert view.tokens == context.count(view.items)
     [request] = model.asked
-    assert text_of(request.items[0]) == PROMPT
+    says(text_of(request.items[0]))
     transcript = text_of(request.items[1])
     assert transcript.startswith(f"user: {words(200)}\n\nassistant: first answer\n\ncall: find {{}}")
     assert "go on" not in transcript
@@ -230,28 +231,29 @@ async def test_a_summary_within_a_turn_comes_after_the_question() -> None:
     model = Scripted("More steps.")
     again = await Context(250, [Summarise(model)], counter=WORDS).fit(more)
     assert names(again)[:2] == ["user", "assistant"]
-    assert texts(again)[:2] == ["do it", f"{HEADING}\nMore steps."]
+    assert texts(again)[0] == "do it"
+    assert texts(again)[1].endswith("\nMore steps.")
     assert "Some steps." in text_of(model.asked[0].items[1])
 
 
 @pytest.mark.parametrize(
-    ("model", "why"),
+    "model",
     [
-        (Scripted(ModelFailed("it refused")), "it refused"),
-        (Scripted(RuntimeError("a bug")), "a bug"),
-        (Scripted(words(500)), r"has 5\d\d tokens; at most"),
-        (Scripted("They", truncated=True), "cut off"),
-        (Scripted("  "), "empty"),
+        Scripted(ModelFailed("it refused")),
+        Scripted(RuntimeError("a bug")),
+        Scripted(words(500)),
+        Scripted("They", truncated=True),
+        Scripted("  "),
     ],
 )
 async def test_a_summary_that_fails_leaves_it_to_the_next_strategy(
-    model: Model, why: str, caplog: pytest.LogCaptureFixture
+    model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     window = window_of(said("user", words(200)), message(words(200)), said("user", "go on"))
     with caplog.at_level(logging.WARNING):
         view = await Context(300, [Summarise(model), DropOldest()], counter=WORDS).fit(window)
     assert names(view) == ["assistant", "user"]
-    assert re.search(why, caplog.text)
+    says(caplog.messages[-1])
 
 
 async def test_no_summary_is_asked_for_where_it_would_have_no_room() -> None:
@@ -317,14 +319,8 @@ async def test_what_does_not_fit_is_told_in_its_parts() -> None:
         pinned={1},
         beside=5,
     )
-    with pytest.raises(ContextOverflow) as caught:
+    with raises(ContextOverflow):
         await Context(50, counter=WORDS).fit(window, Anchor(10, 17))
-    assert str(caught.value) == (
-        "the budget is 50 tokens, and the rest takes 130 (5 for tools and instructions, 10 for system and developer "
-        "messages, 20 for pinned items and what belongs to them, 41 for the newest items, 54 that the model reports "
-        "beyond the count; counted by words): raise the budget, pin less, let tools return less, or use DropOldest() "
-        "as the last strategy"
-    )
 
 
 async def test_over_twenty_messages_the_oldest_ten_become_a_summary() -> None:
@@ -333,7 +329,9 @@ async def test_over_twenty_messages_the_oldest_ten_become_a_summary() -> None:
     window = window_of(*[said("user", str(number)) for number in range(20)])
     assert await context.fit(window) is window
     window.add([said("user", "20")], [1])
-    assert texts(await context.fit(window)) == [f"{HEADING}\nso far", *map(str, range(10, 21))]
+    summary, *rest = texts(await context.fit(window))
+    assert summary.endswith("\nso far")
+    assert rest == [*map(str, range(10, 21))]
     assert text_of(model.asked[0].items[1]) == "\n\n".join(f"user: {number}" for number in range(10))
     assert "max_output_tokens" not in model.asked[0].settings  # no bound on tokens
 

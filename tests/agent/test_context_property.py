@@ -10,9 +10,17 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, strategies as st
 
-from stateroom.agent import Anchor, Context
-from stateroom.agent.strategies import CLEARED, HEADING, Bounds, ClearToolResults, DropOldest, KeepLastTurns, Summarise
-from stateroom.agent.window import Size, Window
+from stateroom.agent import (
+    Anchor,
+    Bounds,
+    ClearToolResults,
+    Context,
+    DropOldest,
+    KeepLastTurns,
+    Size,
+    Summarise,
+    Window,
+)
 from stateroom.errors import ContextOverflow, ModelFailed, ModelUnavailable
 from stateroom.model import Answer, Model, Request, message
 from tests.agent.talks import Talk, talks
@@ -126,9 +134,9 @@ def test_only_results_are_changed_and_only_to_the_placeholder(case: Case) -> Non
     view = case.view()
     for place, item in zip(places_in(view), view.items, strict=True):
         if place is None:
-            assert item["content"][0]["text"].startswith(HEADING)
+            assert item["content"][0]["text"].endswith("s" * 30)
         elif item != case.talk.items[place]:
-            assert item == {**case.talk.items[place], "output": CLEARED}
+            assert item == {**case.talk.items[place], "output": ClearToolResults().placeholder}
             assert place not in case.talk.pinned
 
 
@@ -156,7 +164,7 @@ def test_dropping_leaves_what_must_stay_and_if_that_is_too_much_it_is_said(case:
     assert set(places_in(least)) == case.talk.must_stay
     too_little = case.anchor.estimate(least.total) - 1
     if too_little >= 1:
-        with pytest.raises(ContextOverflow, match=f"{too_little} tokens"):
+        with pytest.raises(ContextOverflow, match=f"{too_little} "):
             asyncio.run(Context(too_little, [DropOldest()]).fit(window, case.anchor))
 
 

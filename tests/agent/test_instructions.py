@@ -4,30 +4,14 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Sessions, State, tool
+from stateroom import Environment, Sessions, tool
 from stateroom.agent import Agent, Context, run
 from stateroom.errors import ContextOverflow, DefinitionError, EnvironmentFailed
 from stateroom.model import Item, Noisy, Policy, function_call, message, text_of
 from stateroom.store import Store
 from tests.agent.trail import ROW, TrailEnvironment, Walking
+from tests.environments import Tally, TallyEnvironment
 from tests.messages import raises
-
-
-class Tally(State):
-    total: int = 0
-
-
-class TallyEnvironment(Environment[Tally]):
-    """Add up."""
-
-    @tool
-    def add(self, state: Tally, number: int) -> int:
-        """Add a number."""
-        state.total += number
-        return state.total
-
-    def verify(self, state: Tally) -> float:
-        return float(state.total)
 
 
 class TellingEnvironment(TallyEnvironment):
@@ -136,14 +120,7 @@ def changes(state: Any) -> str:
     return "changed"
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        fails,
-        changes,
-        lambda state: 7,
-    ],
-)
+@pytest.mark.parametrize("function", [fails, changes, lambda state: 7])
 async def test_instructions_that_fail_fail_the_turn_and_change_nothing(store: Store, function: Any) -> None:
     class Failing(TallyEnvironment):
         def instructions(self, state: Tally) -> str:

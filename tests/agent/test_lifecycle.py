@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Sessions, State, tool
+from stateroom import Environment, Sessions, tool
 from stateroom.agent import Agent, run
 from stateroom.errors import InvalidMove, ModelFailed
 from stateroom.model import Scripted, function_call
 from stateroom.session import STANDARD, AgentInMemory, AgentStatus, Lifecycle, Session, Update
 from stateroom.store import Store, open_store
+from tests.environments import TallyEnvironment
 from tests.messages import raises
 from tests.processes import ROOT
 
@@ -58,23 +59,6 @@ def test_the_page_has_the_moves_that_there_are() -> None:
     assert {(phase, events[0]): to for phases, events, [to] in rows for phase in phases} == STANDARD.table
 
 
-class Tally(State):
-    total: int = 0
-
-
-class TallyEnvironment(Environment[Tally]):
-    """Add up."""
-
-    @tool
-    def add(self, state: Tally, number: int) -> int:
-        """Add a number."""
-        state.total += number
-        return state.total
-
-    def verify(self, state: Tally) -> float:
-        return float(state.total)
-
-
 @pytest.fixture
 async def store() -> AsyncIterator[Store]:
     async with open_store("memory://") as opened:
@@ -112,8 +96,7 @@ async def test_any_other_is_an_error_that_names_both_and_changes_nothing(store: 
     with pytest.raises(InvalidMove) as caught:
         await session.agent.move(event)
     assert (caught.value.phase, caught.value.event) == (phase, event)
-    possible = ", ".join(possible for start, possible in MOVES if start == phase)
-    assert str(caught.value) == f"an agent that is {phase!r} cannot make the move {event!r}; it can: {possible}"
+    assert all(possible in str(caught.value) for start, possible in MOVES if start == phase)
     assert (session.agent.status, session.revision) == before
 
 

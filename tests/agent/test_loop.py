@@ -10,12 +10,11 @@ import pytest
 
 from stateroom import Environment, Sessions, State, tool
 from stateroom.agent import Agent, Trajectory, act, run
-from stateroom.agent.loop import OnStep
 from stateroom.errors import DefinitionError, ModelFailed
 from stateroom.model import Answer, Item, Noisy, Policy, Scripted, Usage, function_call, message
 from stateroom.session import MAX_READS, Session, Update
 from stateroom.store import open_store
-from tests.messages import raises
+from tests.messages import raises, says
 
 
 class Tally(State):
@@ -72,7 +71,7 @@ def outputs(trajectory: Trajectory) -> list[Any]:
 
 
 async def go(
-    session: Session[Any], policy: Policy, task: list[Item], *, on_step: OnStep | None = None, **limits: Any
+    session: Session[Any], policy: Policy, task: list[Item], *, on_step: Any = None, **limits: Any
 ) -> Trajectory:
     return await act(session, session.agent, Agent(policy, **limits), session.tools, task, on_step=on_step)
 
@@ -111,30 +110,20 @@ async def test_repeated_call_ids_are_different_calls(session: Session[Tally]) ->
 
 
 @pytest.mark.parametrize(
-    ("call", "complaint"),
+    "call",
     [
-        (raw_call("{not json"), "the arguments are not JSON"),
-        (raw_call('{"number": 1'), "the arguments are not JSON"),
-        (raw_call("[" * 100_000), "the arguments are not JSON"),
-        (raw_call({"number": 1}), "the arguments are not JSON"),
-        (raw_call("[1]"), "must be a JSON object"),
-        (raw_call('"1"'), "must be a JSON object"),
-        (raw_call("{}"), "the parameter 'number' is missing"),
-        (raw_call(""), "the parameter 'number' is missing"),
-        (raw_call(None), "the parameter 'number' is missing"),
-        (raw_call('{"number": 1, "more": 2}'), "there is no parameter 'more'"),
-        (raw_call('{"number": "x"}'), "number: "),
-        (raw_call("{}", name="subtract"), "there is no tool named 'subtract'; there are: add, add_slowly"),
-        (raw_call("{}", name="verify"), "there is no tool named 'verify'"),
+        *map(raw_call, ["{not json", '{"number": 1', "[" * 100_000, {"number": 1}, "[1]", '"1"', "{}", "", None]),
+        *map(raw_call, ['{"number": 1, "more": 2}', '{"number": "x"}']),
+        *(raw_call("{}", name=name) for name in ("subtract", "verify")),
     ],
 )
-async def test_a_bad_call_goes_back_to_the_model(session: Session[Tally], call: Item, complaint: str) -> None:
+async def test_a_bad_call_goes_back_to_the_model(session: Session[Tally], call: Item) -> None:
     policy = Says([call], [function_call("add", "c", number=5)], DONE)
     trajectory = await go(session, policy, ASK)
     first, second = outputs(trajectory)
-    assert complaint in first["error"]["message"]
     assert first["error"]["code"] in ("invalid_arguments", "unknown_tool")
     assert len(first["error"]["message"]) < 300
+    says(first["error"]["message"])
     assert (second, trajectory.status) == (5, "completed")
 
 
@@ -226,36 +215,32 @@ async def test_an_empty_answer_ends_the_episode(session: Session[Tally]) -> None
     assert (await go(session, Says([]), ASK)).status == "completed"
 
 
-NONSENSE: list[tuple[Callable[[], Any], str]] = [
-    (lambda: None, "must answer with a list"),
-    (lambda: "hello", "must answer with a list"),
-    (lambda: [1], "must answer with a list"),
-    (lambda: [{"role": "assistant"}], "must answer with a list"),
-    (lambda: [{"type": ["message"]}], "must answer with a list"),
-    (lambda: [{"type": "message", "content": 7}], "without a text or a list of parts"),
-    (lambda: [{"type": "message", "content": ["hello"]}], "without a text or a list of parts"),
-    (lambda: [{"type": "reasoning", "content": [{"text": 7}]}], "without a text or a list of parts"),
-    (lambda: [{"type": "function_call", "name": "add"}], "without call_id, name or arguments"),
-    (lambda: [raw_call("{}", name=["add"])], "without call_id, name or arguments"),
-    (lambda: [raw_call("{}", name=None)], "without call_id, name or arguments"),
-    (lambda: [raw_call("{}", call_id=None)], "without call_id, name or arguments"),
-    (
-        lambda: [raw_call("{}"), {"type": "function_call_output", "call_id": "c", "output": "3"}],
-        "made up the result of a",
-    ),
-    (lambda: [{"type": "message", "content": {1, 2}}], "not JSON"),
-    (lambda: {}["key"], "raised KeyError: 'key'"),
-    (lambda: sys.exit("enough"), "raised SystemExit: enough"),
+NONSENSE: list[Callable[[], Any]] = [
+    lambda: None,
+    lambda: "hello",
+    lambda: [1],
+    lambda: [{"role": "assistant"}],
+    lambda: [{"type": ["message"]}],
+    lambda: [{"type": "message", "content": 7}],
+    lambda: [{"type": "message", "content": ["hello"]}],
+    lambda: [{"type": "reasoning", "content": [{"text": 7}]}],
+    lambda: [{"type": "function_call", "name": "add"}],
+    lambda: [raw_call("{}", name=["add"])],
+    lambda: [raw_call("{}", name=None)],
+    lambda: [raw_call("{}", call_id=None)],
+    lambda: [raw_call("{}"), {"type": "function_call_output", "call_id": "c", "output": "3"}],
+    lambda: [{"type": "message", "content": {1, 2}}],
+    lambda: {}["key"],
+    lambda: sys.exit("enough"),
 ]
 
 
-@pytest.mark.parametrize(("turn", "complaint"), NONSENSE)
+@pytest.mark.parametrize("turn", NONSENSE)
 async def test_a_policy_that_raises_or_talks_nonsense_has_failed(
-    session: Session[Tally], turn: Callable[[], Any], complaint: str
+    session: Session[Tally], turn: Callable[[], Any]
 ) -> None:
     with raises(ModelFailed) as caught:
         await go(session, Says(turn), ASK)
-    assert complaint in str(caught.value)
     assert len(str(caught.value)) < 400
 
 

@@ -12,7 +12,7 @@ from stateroom.errors import DefinitionError
 from stateroom.model import Item, function_call, function_call_output
 from stateroom.store import Store
 from tests.agent.trail import ROW, SCRIPT, TrailEnvironment, Walking, ended, steps, walker
-from tests.messages import raises
+from tests.messages import raises, says
 
 
 async def walked(store: Store, script: list[list[Item]], **agent: Any) -> tuple[Walking, Any]:
@@ -50,27 +50,17 @@ async def test_a_model_that_makes_no_plan_is_not_held_up(store: Store) -> None:
     assert (demands(model), session.state.at) == ([0, 1], 3)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [function_call("walk", "w"), function_call("fly", "f"), function_call("look", "l")],
-)
+@pytest.mark.parametrize("call", [function_call("walk", "w"), function_call("fly", "f"), function_call("look", "l")])
 async def test_a_call_that_could_not_run_or_went_well_asks_for_no_other_plan(store: Store, call: Item) -> None:
     model, _ = await walked(store, [[steps("go")], [call]])
     assert demands(model) == [0]
 
 
-@pytest.mark.parametrize(
-    ("call", "why"),
-    [
-        (ended("done"), "a pending task cannot complete; it can begin or fail"),
-        (steps(), "a task needs at least one step to begin"),
-        (function_call("make_plan", "p", steps="all"), "steps: "),
-    ],
-)
-async def test_a_wrong_call_says_why_and_leaves_the_plan_as_it_is(store: Store, call: Item, why: str) -> None:
+@pytest.mark.parametrize("call", [ended("done"), steps(), function_call("make_plan", "p", steps="all")])
+async def test_a_wrong_call_says_why_and_leaves_the_plan_as_it_is(store: Store, call: Item) -> None:
     model, session = await walked(store, [[call], [steps("go")]])
     items = (await recall(session.agent)).items
-    assert why in json.loads(items[1]["output"])["error"]["message"]
+    says(json.loads(items[1]["output"])["error"]["message"])
     assert demands(model) == [0, 1]
     assert [plan.current for plan in plans_in(items)] == ["go"]
 

@@ -12,7 +12,7 @@ from stateroom.errors import DefinitionError, EnvironmentFailed, ModelFailed, Mo
 from stateroom.model import Answer, Item, Model, Request, Scripted, Usage, function_call, message, text_of
 from stateroom.session import Session
 from stateroom.store import Store, open_store
-from tests.messages import raises
+from tests.messages import raises, says
 
 
 class Remembers(Model):
@@ -213,19 +213,19 @@ async def test_its_own_tools_act_on_the_state_in_the_same_commit_as_the_reply(be
 
 
 @pytest.mark.parametrize(
-    ("call", "complaint"),
+    "call",
     [
-        (function_call("pay", "p", amount=300), "there is not so much in it"),
-        (function_call("pay", "p", amount="all"), "amount"),
-        (function_call("steal", "p"), "there is no tool named 'steal'; there are: pay"),
-        (function_call("note", "p", text="x"), "there is no tool named 'note'"),
-        ({**function_call("pay", "p"), "arguments": "{"}, "not JSON"),
+        function_call("pay", "p", amount=300),
+        function_call("pay", "p", amount="all"),
+        function_call("steal", "p"),
+        function_call("note", "p", text="x"),
+        {**function_call("pay", "p"), "arguments": "{"},
     ],
 )
-async def test_a_bad_call_of_the_users_goes_back_to_its_model(begin: Begin, call: Item, complaint: str) -> None:
+async def test_a_bad_call_of_the_users_goes_back_to_its_model(begin: Begin, call: Item) -> None:
     session, model = await begin([call], "Never mind.", tools=[pay])
     assert await session.reply("That is 300.", call_id="1") == "Never mind."
-    assert complaint in model.asked[1].items[-1]["output"]
+    says(model.asked[1].items[-1]["output"])
     assert (session.state.purse, session.state.heard) == (100, [])
 
 
@@ -243,14 +243,7 @@ async def test_a_model_that_cannot_be_reached_may_be_there_later_and_nothing_is_
 
 
 @pytest.mark.parametrize(
-    "answers",
-    [
-        ["  "],
-        [[]],
-        [[{"role": "assistant"}]],
-        [ValueError("no")],
-        [[function_call("count", "c")]] * 3,
-    ],
+    "answers", [["  "], [[]], [[{"role": "assistant"}]], [ValueError("no")], [[function_call("count", "c")]] * 3]
 )
 async def test_a_model_that_makes_no_user_has_failed_and_the_state_is_as_before(
     begin: Begin, answers: list[Any]

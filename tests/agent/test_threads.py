@@ -131,27 +131,24 @@ async def test_several_things_may_be_said_before_they_are_answered(threads: Thre
     await threads.add(thread, [*pair, {"type": "message", "role": "assistant", "content": "three"}])
     assert texts((await threads.run(thread, ECHO)).output) == ["5: three"]
     assert [item["type"] for item in (await threads.items(thread)).items][:4] == [
-        *("message", "message", "function_call", "function_call_output"),
+        *("message", "message", "function_call", "function_call_output")
     ]
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    "given",
     [
-        ([], "not empty"),
-        (["text"], "item 0 should be an object"),
-        ([{"content": "x"}], "the role of item 0"),
-        ([{"role": "user", "content": "x"}, {"role": "user", "content": 1}], "the content of item 1"),
-        ([{"type": 1}], "the type of item 0"),
-        ([{"type": "function_call", "name": "x", "call_id": 1}], "the call_id of item 0"),
-        ([function_call("pay", "c")], "the tool call 'c' has no result"),
-        ([{"type": "function_call_output", "call_id": "c", "output": ""}], "there is no tool call for"),
+        *([], ["text"], [{"content": "x"}], [{"type": 1}]),
+        [{"role": "user", "content": "x"}, {"role": "user", "content": 1}],
+        [{"type": "function_call", "name": "x", "call_id": 1}],
+        [function_call("pay", "c")],
+        [{"type": "function_call_output", "call_id": "c", "output": ""}],
     ],
 )
-async def test_what_is_no_part_of_a_conversation_is_not_added(given: Any, complaint: str) -> None:
+async def test_what_is_no_part_of_a_conversation_is_not_added(given: Any) -> None:
     async with Threads.open("memory://") as threads:
         thread = await threads.create()
-        with pytest.raises(InvalidArguments, match=complaint) as caught:
+        with raises(InvalidArguments) as caught:
             await threads.add(thread, given)
         assert list(caught.value.fields) == ["message"]
         assert (await threads.get(thread)).revision == 1
@@ -197,7 +194,7 @@ async def test_items_are_told_of_when_they_are_committed(purses: Threads) -> Non
     done = await purses.run(thread, Agent(Payer()), on_items=note)
     assert told == done.output
     assert [item["type"] for item in told] == [
-        *("function_call", "function_call", "function_call_output", "function_call_output", "message"),
+        *("function_call", "function_call", "function_call_output", "function_call_output", "message")
     ]
 
 
@@ -266,21 +263,20 @@ async def test_a_thread_that_is_deleted_leaves_nothing_behind(threads: Threads) 
         await threads.delete(thread)
 
 
-async def test_a_thread_that_has_ended_says_so() -> None:
+async def test_a_thread_that_has_ended_says_so(store: Store) -> None:
     now = 1000.0
-    async with open_store("memory://") as store:
-        sessions = Sessions[Any](PurseEnvironment(), store, SessionLimits(ttl=NEVER, now=lambda: now))
-        threads = Threads(sessions)
-        closed, old = await threads.create(), await threads.create()
-        await (await sessions.open(closed.id)).close()
-        with pytest.raises(SessionClosed):
-            await threads.get(closed)
-        now += 2 * NEVER
-        for use in (threads.get(old), threads.items(old), threads.add(old, "x"), threads.run(old, ECHO)):
-            with pytest.raises(SessionExpired):
-                await use
-        assert (await threads.list()).threads == []
-        await threads.delete(old)
+    sessions = Sessions[Any](PurseEnvironment(), store, SessionLimits(ttl=NEVER, now=lambda: now))
+    threads = Threads(sessions)
+    closed, old = await threads.create(), await threads.create()
+    await (await sessions.open(closed.id)).close()
+    with pytest.raises(SessionClosed):
+        await threads.get(closed)
+    now += 2 * NEVER
+    for use in (threads.get(old), threads.items(old), threads.add(old, "x"), threads.run(old, ECHO)):
+        with pytest.raises(SessionExpired):
+            await use
+    assert (await threads.list()).threads == []
+    await threads.delete(old)
 
 
 async def test_threads_are_of_one_environment_that_has_a_state(store: Store) -> None:
@@ -348,14 +344,14 @@ async def test_a_thread_that_is_deleted_meanwhile_is_not_listed(
     threads: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, gone = await threads.create(), await threads.create()
-    find_heads = threads.store.find_heads
+    heads = threads.store.heads
 
     async def and_then_delete(*wanted: Any, **options: Any) -> Any:
-        found = await find_heads(*wanted, **options)
+        found = await heads(*wanted, **options)
         await threads.delete(gone)
         return found
 
-    monkeypatch.setattr(threads.store, "find_heads", and_then_delete)
+    monkeypatch.setattr(threads.store, "heads", and_then_delete)
     assert [thread.id for thread in (await threads.list()).threads] == [kept.id]
 
 

@@ -66,7 +66,7 @@ async def test_a_run_that_was_killed_goes_on_where_it_was(store: Store, start: S
     assert session.agent.status.answers == 2
     items = (await threads.items(thread)).items
     assert [item["type"] for item in items] == [
-        *("message", "function_call", "function_call", "function_call_output", "function_call_output", "message"),
+        *("message", "function_call", "function_call", "function_call_output", "function_call_output", "message")
     ]
 
 

@@ -12,10 +12,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from stateroom.agent.counters import PER_IMAGE, PER_ITEM, Estimate, Tiktoken, TokenCounter, TokenizerFile
+from stateroom.agent import Estimate, Tiktoken, TokenCounter, TokenizerFile
 from stateroom.errors import BadData, NotFound
 from stateroom.model import Item, function_call, function_call_output, message
 from tests.messages import raises
+
+PER_ITEM, PER_IMAGE = 4, 1_100
 
 
 def user(content: Any) -> Item:

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -14,36 +12,10 @@ from stateroom.agent import TaskState, recall, run
 from stateroom.model import Item, function_call
 from stateroom.rollout import replay_session
 from stateroom.session import Session
-from stateroom.store import Store, WrappedStore
+from stateroom.store import Store
 from tests.agent.trail import ROW, SCRIPT, Shown, TrailEnvironment, Walk, Walking, ended, shown_by, steps, walker
 from tests.processes import line, starting
-
-
-class Killed(BaseException):
-    """The end of a process."""
-
-
-class Mortal(WrappedStore):
-    """A store whose process dies before or after one of its commits."""
-
-    def __init__(self, store: Store, commits: int, *, before: bool) -> None:
-        super().__init__(store)
-        self.commits = commits
-        self.before = before
-
-    def around(self, operation: str, session: str | None, work: Callable[..., Any], /, *args: Any, **more: Any) -> Any:
-        return self._around(operation, work(*args, **more))
-
-    async def _around(self, operation: str, work: Any) -> Any:
-        self.commits -= operation == "append"
-        dies = operation == "append" and self.commits == 0
-        if dies and self.before:
-            work.close()
-            raise Killed
-        result = await work
-        if dies:
-            raise Killed
-        return result
+from tests.watched import Died, MortalStore
 
 
 async def seeded(store: Store) -> Session[Walk]:
@@ -98,11 +70,11 @@ def test_a_process_that_dies_at_a_commit_leaves_the_next_one_the_same_to_show_an
         async with open_store("memory://") as store:
             whole, session = await seeded(store), await seeded(store)
             shown = await walk(whole, script, messages)
-            here = await reopened(Mortal(store, commits, before=before), session)
+            here = await reopened(MortalStore(store, commits, after=not before), session)
             model = Walking(script)
             try:
                 await run(walker(model, messages), here)
-            except Killed:
+            except Died:
                 model.shown |= await walk(await reopened(store, session), script, messages)
             final = await reopened(store, session)
             assert model.shown == shown

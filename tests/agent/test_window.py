@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stateroom.agent.window import Window
+from stateroom.agent import Window
 from stateroom.errors import BadData
 from stateroom.model import Item
 from tests.messages import raises

@@ -7,7 +7,7 @@ import pytest
 
 from stateroom import Environment, SessionLimits, Sessions, State, ToolError, tool
 from stateroom.errors import BadTask, SessionClosed, SessionExpired, TooLarge, UnknownSession
-from stateroom.store import Store, open_store
+from stateroom.store import HeadFilter, Store, open_store
 from tests.messages import raises
 
 LIMIT = 20_000
@@ -191,7 +191,7 @@ async def test_a_session_that_is_not_there_is_never_a_fresh_one(store: Store, en
             error = SessionClosed
         case "deleted":
             await store.delete(session.id)
-    heads = await store.heads(environment="bank")
+    heads = await store.heads(HeadFilter(environment="bank"))
     anew = Sessions[Purse](BankEnvironment(), store, SessionLimits(ttl=10, shared_ttl=10, now=clock))
     for handle in (session, elsewhere):
         for work in (handle.call("add", {"coins": 1}), handle.call("look"), handle.rewind(1)):
@@ -199,7 +199,7 @@ async def test_a_session_that_is_not_there_is_never_a_fresh_one(store: Store, en
                 await work
     with pytest.raises(error, match="'a session'"):
         await anew.open("a session")
-    assert await store.heads(environment="bank") == heads
+    assert await store.heads(HeadFilter(environment="bank")) == heads
 
 
 async def test_an_id_that_nobody_was_given_opens_nothing(bank: Sessions[Purse], store: Store) -> None:

@@ -39,7 +39,7 @@ class PurseEnvironment(Environment[Purse]):
 class Payer(Policy):
     """Pays what the user names, and fails, or waits for ever, if it is told to."""
 
-    async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:  # type: ignore[override]
+    async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         word, _, amount = last_user_text(conversation).partition(" ")
         if word == "fail":
             raise ModelUnavailable("the model is out")

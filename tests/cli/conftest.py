@@ -1,4 +1,5 @@
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from stateroom.cli import main
+from tests.messages import says
 
 
 class Outcome(NamedTuple):
@@ -18,6 +20,7 @@ class Outcome(NamedTuple):
 
 
 Command = Callable[..., Outcome]
+Refuses = Callable[..., None]
 
 
 @pytest.fixture
@@ -40,3 +43,17 @@ def stateroom(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     yield run
     logging.root.handlers = handlers
     logging.root.setLevel(level)
+
+
+@pytest.fixture
+def refuses(stateroom: Command) -> Refuses:
+    """A command that is wrong ends with code 2, prints nothing, and says why in a few lines, which are recorded."""
+
+    def refuse(*arguments: Any) -> None:
+        done = stateroom(*arguments)
+        assert (done.code, done.out) == (2, "")
+        assert "Traceback" not in done.err
+        assert len(done.err.splitlines()) <= 8
+        says(" ".join(re.sub(r"[│╭╰╮╯─]", " ", done.err).split()))
+
+    return refuse

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Refuses
 
 SOUND = '''
 """A door."""
@@ -116,7 +116,5 @@ def test_tasks_that_cannot_be_read_are_a_problem(stateroom: Command, door: Path,
     assert "tasks problem bad.jsonl, line 2: not a JSON object" in " ".join(done.out.split())
 
 
-def test_what_is_not_there_is_a_mistake(stateroom: Command) -> None:
-    done = stateroom("check", "nope")
-    assert done.code == 2
-    assert "no environment is named 'nope'" in done.err
+def test_what_is_not_there_is_a_mistake(refuses: Refuses) -> None:
+    refuses("check", "nope")

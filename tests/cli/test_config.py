@@ -12,17 +12,14 @@ from stateroom.cli.command import OptionSources
 from stateroom.cli.configuration import Configuration, run_options
 from stateroom.environment import registered
 from stateroom.rollout import Price, RunOptions
-from tests.cli.conftest import Command
+from tests.cli.conftest import Command, Refuses
+from tests.rows import rows
 
 FILE = Path("stateroom.yaml")
 
 
 def write(**sections: Any) -> None:
     FILE.write_text(yaml.safe_dump(sections, sort_keys=False))
-
-
-def rows(path: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 def values(stateroom: Command, *words: str) -> dict[str, tuple[Any, str]]:
@@ -111,23 +108,22 @@ def test_a_model_has_its_key_price_limits_and_settings(stateroom: Command) -> No
     assert (options.settings, options.store) == ({"temperature": 0.7, "top_p": 0.5}, "sqlite:///x.db")
 
 
-def test_a_run_is_named_unless_there_is_one(stateroom: Command) -> None:
+def test_a_run_is_named_unless_there_is_one(refuses: Refuses) -> None:
     write(runs={name: {"environments": ["counter"]} for name in ("smoke", "full")})
-    assert "say which run of the file: it has smoke, full" in stateroom("run", "--config", FILE).err
-    assert "did you mean smoke?" in stateroom("run", "--config", FILE, "smok").err
-    assert "runs.smoke.repeats, runs.full.repeats" in stateroom("config", "show", "run.repeats=2").err
+    refuses("run", "--config", FILE)
+    refuses("run", "--config", FILE, "smok")
+    refuses("config", "show", "run.repeats=2")
 
 
 @pytest.mark.parametrize("option", [("--env-arg", "strict=true"), ("--input", "x.jsonl"), ("--output", "x.jsonl")])
-def test_what_is_of_one_environment_is_refused_for_several(stateroom: Command, option: tuple[str, str]) -> None:
+def test_what_is_of_one_environment_is_refused_for_several(refuses: Refuses, option: tuple[str, str]) -> None:
     write(runs={"a": {"environments": ["counter", "weather"]}})
-    refused = stateroom("run", "--config", FILE, *option)
-    assert (refused.code, option[0] in refused.err) == (2, True)
+    refuses("run", "--config", FILE, *option)
 
 
-def test_an_override_needs_a_file(stateroom: Command) -> None:
-    assert "--config" in stateroom("run", "counter", "run.repeats=2").err
-    assert "--config" in stateroom("serve", "counter", "serve.port=2").err
+def test_an_override_needs_a_file(refuses: Refuses) -> None:
+    refuses("run", "counter", "run.repeats=2")
+    refuses("serve", "counter", "serve.port=2")
 
 
 # Mistakes.
@@ -137,29 +133,21 @@ RUN = "runs:\n  a:\n    environments: [counter]\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    "text",
     [
-        (f"{RUN}    repeat: 2", "stateroom.yaml:4: runs.a.repeat: there is no such key; did you mean repeats?"),
-        (f"{RUN}    repeats: 0", "stateroom.yaml:4: runs.a.repeats: Input should be greater than or equal to 1"),
-        (f"{RUN}    api_key: x", "stateroom.yaml:4: runs.a.api_key: there is no such key"),
-        ("rums: {}", "stateroom.yaml:1: rums: there is no such key; did you mean runs?"),
-        (
-            "environments:\n  a: {z: 1}",
-            "stateroom.yaml:2: environments.a.z: there is no such key; there are: environment",
-        ),
-        ("serve: {prt: 1}", "stateroom.yaml:1: serve.prt: there is no such key; did you mean port?"),
-        ("runs: {a: {}}", "stateroom.yaml:1: runs.a.environments: Field required"),
+        f"{RUN}    repeat: 2",
+        f"{RUN}    repeats: 0",
+        f"{RUN}    api_key: x",
+        "rums: {}",
+        "environments:\n  a: {z: 1}",
+        "serve: {prt: 1}",
+        "runs: {a: {}}",
+        "a: 1\nb: 2\n",
     ],
 )
-def test_a_mistake_is_told_with_file_line_and_key(stateroom: Command, text: str, told: str) -> None:
+def test_mistakes_are_told_with_file_line_and_key(refuses: Refuses, text: str) -> None:
     FILE.write_text(text)
-    done = stateroom("config", "show")
-    assert (done.code, told in done.err.replace("\n", " ")) == (2, True), done.err
-
-
-def test_all_mistakes_are_told_at_once(stateroom: Command) -> None:
-    FILE.write_text("a: 1\nb: 2\n")
-    assert stateroom("config", "show").err.count("there is no such key") == 2
+    refuses("config", "show")
 
 
 # Show.
@@ -241,6 +229,7 @@ def test_the_schema_is_for_editors(stateroom: Command) -> None:
         "serve": {"environments": ["b"], "port": 8000},
     }
     assert [*checker.iter_errors(good)] == []
+    bad: Any
     for bad in ({"rums": {}}, {"runs": {"a": {"environments": ["b"], "repeats": 0}}}, {"serve": {"port": "x"}}):
         assert [*checker.iter_errors(bad)] != []
     assert "Episodes per task" in json.dumps(schema)

@@ -9,11 +9,7 @@ import pytest
 
 from stateroom import Sessions, open_store
 from stateroom.gallery import CounterEnvironment
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in path.read_text().splitlines()]
-    return sorted(found, key=lambda row: row["_ng_task_index"])
+from tests.rows import rows
 
 
 @pytest.fixture
@@ -21,7 +17,7 @@ def rollouts(stateroom: Any, tmp_path: Path) -> Path:
     """A run, in whose first episode a person has edited the state after its first call."""
     path = tmp_path / "out.jsonl"
     assert stateroom("run", "counter", "--limit", "3", "--output", path).code == 0
-    first, *others = rows_of(path)
+    first, *others = rows(path)
 
     async def edit() -> str:
         async with open_store(f"sqlite:///{tmp_path / 'out_sessions.db'}") as store:
@@ -42,7 +38,7 @@ def test_replay_names_an_edited_session_and_does_not_call_it_comparable(
     stateroom: Any, rollouts: Path, tmp_path: Path
 ) -> None:
     outcome = stateroom("replay", rollouts, "--env", "counter")
-    session = rows_of(rollouts)[0]["_stateroom_session"]
+    session = rows(rollouts)[0]["_stateroom_session"]
     assert outcome.code == 0
     assert f"session {session}: edited by ada at revision" in outcome.out
     store = f"sqlite:///{tmp_path / 'out_sessions.db'}"
@@ -56,7 +52,7 @@ def test_reverify_marks_an_edited_row_and_compare_leaves_it_out(stateroom: Any, 
     again = tmp_path / "again.jsonl"
     outcome = stateroom("reverify", rollouts, "--env", "counter", "--output", again, "-c", "1")
     assert "1 episode was edited by a person" in outcome.out
-    scored = rows_of(again)
+    scored = rows(again)
     assert [row.get("_stateroom_edited") for row in scored] == [True, None, None]
     assert scored[0]["reward"] == 0.0  # of the state as it is
     compared = stateroom("compare", rollouts, again)
@@ -67,11 +63,11 @@ def test_reverify_marks_an_edited_row_and_compare_leaves_it_out(stateroom: Any, 
     before = stateroom("reverify", again, "--env", "counter", "--output", tmp_path / "before.jsonl", "--at", "1",
                        "--store", f"sqlite:///{tmp_path / 'out_sessions.db'}", "-c", "1")  # fmt: skip
     assert before.code == 0
-    assert not any("_stateroom_edited" in row for row in rows_of(tmp_path / "before.jsonl"))
+    assert not any("_stateroom_edited" in row for row in rows(tmp_path / "before.jsonl"))
 
 
 def test_without_its_session_an_edited_row_is_not_replayed(stateroom: Any, rollouts: Path, tmp_path: Path) -> None:
-    [row, *_] = rows_of(rollouts)
+    [row, *_] = rows(rollouts)
     alone = tmp_path / "alone.jsonl"
     alone.write_text(json.dumps({**row, "_stateroom_session": "gone", "_stateroom_edited": True}) + "\n")
     outcome = stateroom("replay", alone, "--env", "counter")

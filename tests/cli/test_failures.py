@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.rows import rows
+
 AIRLINE = '''
 import json
 import logging
@@ -106,10 +108,6 @@ def airline(tmp_path: Path) -> dict[str, str]:
     (tmp_path / "tasks.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
     marked = [(number, line) for number, line in enumerate(AIRLINE.splitlines(), 1) if "# in " in line]
     return {line.partition("# in ")[2]: f"airline.py:{number}" for number, line in marked}
-
-
-def rows(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(name).read_text().splitlines()]
 
 
 RUN = ("run", "airline.py:AirlineEnvironment", "--input", "tasks.jsonl")

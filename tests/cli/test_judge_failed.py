@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import Refuses
+from tests.rows import rows
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "judged.py"
 ENVIRONMENT = f"{EXAMPLE}:LetterEnvironment"
 
@@ -24,10 +27,6 @@ def letters(stateroom: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
     assert "perhaps a 2, or a 1 on a bad day" in outcome.out
     monkeypatch.delenv("JUDGE")
     return Path("letters.jsonl")
-
-
-def rows(path: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
 def judge(stateroom: Any, *more: Any) -> Any:
@@ -72,17 +71,15 @@ def test_where_none_waits_there_is_nothing_to_do(stateroom: Any, letters: Path) 
     assert "0 episodes of letter scored" in outcome.out
 
 
-def test_mistakes_are_messages(stateroom: Any, letters: Path) -> None:
-    for arguments, told in (
-        (("letters.jsonl", "--judge-failed-only", "--output", "new.jsonl"), "not together with --output"),
-        (("letters.jsonl", "--judge-failed-only", "--at", "1"), "not together with --output"),
-        (("letters.jsonl",), "say where the new rollouts go"),
-        (("nowhere.jsonl", "--judge-failed-only"), "there is no rollouts file nowhere.jsonl"),
-        (("letters.jsonl", "--judge-failed-only", "--store", "sqlite:///gone.db"), "gone.db"),
+def test_mistakes_are_messages(refuses: Refuses, letters: Path) -> None:
+    for arguments in (
+        ("letters.jsonl", "--judge-failed-only", "--output", "new.jsonl"),
+        ("letters.jsonl", "--judge-failed-only", "--at", "1"),
+        ("letters.jsonl",),
+        ("nowhere.jsonl", "--judge-failed-only"),
+        ("letters.jsonl", "--judge-failed-only", "--store", "sqlite:///gone.db"),
     ):
-        outcome = stateroom("reverify", *arguments, "--env", ENVIRONMENT)
-        assert (outcome.code, outcome.out) == (2, "")
-        assert told in " ".join(outcome.err.replace("│", " ").split())
+        refuses("reverify", *arguments, "--env", ENVIRONMENT)
     assert len(rows("letters_failures.jsonl")) == 4
 
 

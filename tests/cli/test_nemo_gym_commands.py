@@ -137,7 +137,7 @@ def test_reverify(folder: Path) -> None:
 
 def test_aggregate(folder: Path) -> None:
     with server(folder, "counter") as (config, variables), (folder / "start.log").open("w") as log:
-        command = [GYM / "bin" / "gym", "env", "start", "--config", config]
+        command: list[Any] = [GYM / "bin" / "gym", "env", "start", "--config", config]
         with subprocess.Popen(command, cwd=folder, env=os.environ | variables, stdout=log, stderr=log) as process:
             try:
                 deadline = time.monotonic() + PATIENCE

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from stateroom.jsonl import write_rows
+from tests.cli.conftest import Refuses
+from tests.messages import says
+from tests.rows import rows
 
 CLOSER = '''
 from stateroom import Verdict
@@ -29,10 +32,6 @@ def rollouts(stateroom: Any, tmp_path: Path) -> Path:
     (tmp_path / "own.py").write_text(CLOSER)
     assert stateroom("run", "counter", "--model", "noisy", "--repeats", 4, "--output", "out.jsonl").code == 0
     return tmp_path / "out.jsonl"
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_rewards_change_with_the_verifier(stateroom: Any, rollouts: Path) -> None:
@@ -82,11 +81,9 @@ def test_a_table_tells_what_has_changed(stateroom: Any, rollouts: Path) -> None:
     assert "The tasks that changed most" not in outcome.out
 
 
-def test_another_store_and_another_revision_can_be_named(stateroom: Any, rollouts: Path) -> None:
+def test_another_store_and_another_revision_can_be_named(stateroom: Any, refuses: Refuses, rollouts: Path) -> None:
     moved = rollouts.rename(rollouts.parent / "moved.jsonl")
-    outcome = stateroom("reverify", moved, "-e", "counter", "-o", "new.jsonl")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert "say with --store where their sessions are" in outcome.err
+    refuses("reverify", moved, "-e", "counter", "-o", "new.jsonl")
     store = "sqlite:///out_sessions.db"
     assert stateroom("reverify", moved, "-e", "counter", "-o", "new.jsonl", "--store", store, "--at", 1).code == 0
     assert {row["reward"] for row in rows(Path("new.jsonl"))} == {0.0}
@@ -99,28 +96,24 @@ def test_what_is_refused_is_told_and_counted(stateroom: Any, rollouts: Path) -> 
     store = "sqlite:///out_sessions.db"
     outcome = stateroom("reverify", changed, "-e", "counter", "-o", "new.jsonl", "--store", store)
     assert outcome.code == 0
-    assert "30 episodes of counter rescored, 2 refused" in outcome.out
-    assert "there is no session … in this store" in outcome.out
+    says(outcome.out)
     assert len(rows(Path("new_failures.jsonl"))) == 2
 
 
 def test_it_fails_if_all_is_refused(stateroom: Any, rollouts: Path) -> None:
     outcome = stateroom("reverify", rollouts, "-e", "extraction", "-o", "new.jsonl")
     assert outcome.code == 1
-    assert "0 episodes of extraction rescored, 32 refused" in outcome.out
-    assert "is of counter, not of extraction" in outcome.out.replace("\n", " ")
+    says(outcome.out)
 
 
-def test_mistakes_are_messages(stateroom: Any, rollouts: Path) -> None:
-    for arguments, message in (
-        (("nowhere.jsonl", "-e", "counter", "-o", "new.jsonl"), "there is no rollouts file nowhere.jsonl"),
-        ((rollouts, "-e", "counter", "-o", rollouts), "is there already"),
-        ((rollouts, "-e", "nothing", "-o", "new.jsonl"), "nothing"),
-        ((rollouts, "-e", "weather", "-o", "new.jsonl", "--at", 1), "weather is stateless"),
+def test_mistakes_are_messages(refuses: Refuses, rollouts: Path) -> None:
+    for arguments in (
+        ("nowhere.jsonl", "-e", "counter", "-o", "new.jsonl"),
+        (rollouts, "-e", "counter", "-o", rollouts),
+        (rollouts, "-e", "nothing", "-o", "new.jsonl"),
+        (rollouts, "-e", "weather", "-o", "new.jsonl", "--at", 1),
     ):
-        outcome = stateroom("reverify", *arguments)
-        assert (outcome.code, outcome.out) == (2, "")
-        assert message in outcome.err
+        refuses("reverify", *arguments)
     assert not Path("new.jsonl").exists()
 
 

@@ -12,6 +12,7 @@ from stateroom import Environment, Event, SessionLimits, Sessions, State, applie
 from stateroom.gallery import CounterEnvironment
 from stateroom.session import Update
 from stateroom.store import open_store
+from tests.cli.conftest import Refuses
 from tests.cli.test_end_to_end import environ, run
 from tests.session.stored_sessions import sessions_of
 
@@ -218,31 +219,27 @@ def test_the_log_of_a_fork_begins_with_its_parents(stateroom: Any, ids: tuple[st
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    "arguments",
     [
-        ("show nope --store sqlite:///rooms.db", "there is no session 'nope' in this store"),
-        ("log nope --store sqlite:///rooms.db", "there is no session 'nope' in this store"),
-        ("show ID --store sqlite:///rooms.db --at 99", "has no revision 99"),
-        ("show ID --store sqlite:///rooms.db --diff 99", "has no revision 99"),
-        ("show ID --store sqlite:///rooms.db --at 0", "--at"),
-        ("list --store sqlite:///typo.db", "there is no store sqlite:///typo.db: the file typo.db does not exist"),
-        ("show ID --store sqlite:///typo.db", "the file typo.db does not exist"),
-        ("log ID --store sqlite:///typo.db", "the file typo.db does not exist"),
-        ("list --store sqlite:///notes.txt", "notes.txt"),
-        ("list --store sqlite://rooms.db", "write sqlite:///relative.db"),
-        ("list --store sqlite:///", "write sqlite:///relative.db"),
-        ("list --store tape://", "no store serves tape://"),
-        ("list --store rooms.db", "'rooms.db' is not a store URL"),
-        ("list", "--store"),
+        "show nope --store sqlite:///rooms.db",
+        "log nope --store sqlite:///rooms.db",
+        "show ID --store sqlite:///rooms.db --at 99",
+        "show ID --store sqlite:///rooms.db --diff 99",
+        "show ID --store sqlite:///rooms.db --at 0",
+        "list --store sqlite:///typo.db",
+        "show ID --store sqlite:///typo.db",
+        "log ID --store sqlite:///typo.db",
+        "list --store sqlite:///notes.txt",
+        "list --store sqlite://rooms.db",
+        "list --store sqlite:///",
+        "list --store tape://",
+        "list --store rooms.db",
+        "list",
     ],
 )
-def test_a_mistake_is_a_short_message(stateroom: Any, ids: tuple[str, str], arguments: str, told: str) -> None:
+def test_a_mistake_is_a_short_message(refuses: Refuses, ids: tuple[str, str], arguments: str) -> None:
     Path("notes.txt").write_text("not a store, " * 100)
-    done = stateroom("sessions", *arguments.replace("ID", ids[0]).split())
-    assert (done.code, done.out) == (2, "")
-    assert told in done.err
-    assert "Traceback" not in done.err
-    assert len(done.err.splitlines()) <= 6
+    refuses("sessions", *arguments.replace("ID", ids[0]).split())
     assert not Path("typo.db").exists()
 
 

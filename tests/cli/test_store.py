@@ -12,16 +12,12 @@ import pytest
 
 from stateroom import open_store
 from stateroom.cli import output
-from stateroom.session import cached_session
+from tests.cli.conftest import Refuses
 from tests.session.stored_sessions import family, go_on, new, sessions_of
 
 STORE = "sqlite:///rooms.db"
 
-
-@pytest.fixture(autouse=True)
-def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 100)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+pytestmark = pytest.mark.usefixtures("snapshot_every_commit")
 
 
 @pytest.fixture
@@ -144,9 +140,7 @@ def test_prune(stateroom: Any, ids: list[str]) -> None:
     assert stateroom("store", *given).out == "0 entries of 0 sessions removed\n"
     assert {session: state(stateroom, session) for session in ids} == states
     assert stateroom("store", "check", "--store", STORE).code == 0
-    refused = stateroom("sessions", "show", ids[0], "--store", STORE, "--at", 14)
-    assert refused.code == 2
-    assert "before revision 15 was pruned; it has 15 to 31" in refused.err.replace("\n", " ")
+    assert stateroom("sessions", "show", ids[0], "--store", STORE, "--at", 14).code == 2
     log = stateroom("sessions", "log", ids[0], "--store", STORE).out
     assert [int(line.split()[0]) for line in log.splitlines() if not line.startswith("     ")] == [1, *range(16, 32)]
 
@@ -250,36 +244,31 @@ def test_progress_is_shown_when_it_takes_long(stateroom: Any, ids: list[str], mo
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    "arguments",
     [
         *(
-            (f"{command} --store sqlite:///typo.db", "the file typo.db does not exist")
+            f"{command} --store sqlite:///typo.db"
             for command in ("check", "stats", "sweep", "prune --keep 9", "vacuum", "copy --to sqlite:///b.db")
         ),
-        ("check --store file://./typo.db", "the folder typo.db does not exist"),
-        ("check --store nope://", "no store serves nope://"),
-        ("check --store redis://:secret@localhost:1/0?timeout=0", "localhost:1 cannot be reached"),
-        ("check", "--store"),
-        ("stats --store sqlite:///rooms.db --limit -1", "--limit"),
-        ("prune --store sqlite:///rooms.db", "say what may go"),
-        ("prune --store sqlite:///rooms.db --older-than 30d", "say what may go"),
-        ("prune --store sqlite:///rooms.db --closed-older-than 30d --older-than 1d", "how many revisions are to stay"),
-        ("prune --store sqlite:///rooms.db --keep -1", "--keep"),
-        ("prune --store sqlite:///rooms.db --keep 1 --older-than month", "such as 12h or 30d"),
-        ("copy --store sqlite:///rooms.db --to sqlite:///rooms.db", "this is the store that is to be copied"),
-        ("copy --store sqlite:///rooms.db --to nope://", "no store serves nope://"),
-        ("copy --store sqlite:///rooms.db", "--to"),
-        ("copy --store sqlite:///rooms.db --to sqlite:///b.db --session nope", "there is no session 'nope'"),
-        ("copy --store sqlite:///rooms.db --to sqlite:///b.db --session a --env b", "not together with"),
+        "check --store file://./typo.db",
+        "check --store nope://",
+        "check --store redis://:secret@127.0.0.1:1/0?timeout=0",
+        "check",
+        "stats --store sqlite:///rooms.db --limit -1",
+        "prune --store sqlite:///rooms.db",
+        "prune --store sqlite:///rooms.db --older-than 30d",
+        "prune --store sqlite:///rooms.db --closed-older-than 30d --older-than 1d",
+        "prune --store sqlite:///rooms.db --keep -1",
+        "prune --store sqlite:///rooms.db --keep 1 --older-than month",
+        "copy --store sqlite:///rooms.db --to sqlite:///rooms.db",
+        "copy --store sqlite:///rooms.db --to nope://",
+        "copy --store sqlite:///rooms.db",
+        "copy --store sqlite:///rooms.db --to sqlite:///b.db --session nope",
+        "copy --store sqlite:///rooms.db --to sqlite:///b.db --session a --env b",
     ],
 )
-def test_a_mistake_is_a_short_message(stateroom: Any, ids: list[str], arguments: str, told: str) -> None:
-    done = stateroom("store", *arguments.split())
-    assert (done.code, done.out) == (2, "")
-    assert told in re.sub(r"[\s│]+", " ", done.err)
-    assert "Traceback" not in done.err
-    assert "secret" not in done.err
-    assert len(done.err.splitlines()) <= 6
+def test_a_mistake_is_a_short_message(refuses: Refuses, ids: list[str], arguments: str) -> None:
+    refuses("store", *arguments.split())
     assert not Path("typo.db").exists()
     assert not Path("b.db").exists()
 
@@ -291,9 +280,6 @@ def test_every_command_explains_itself(stateroom: Any, command: str) -> None:
     assert f"Example: stateroom store {command} --store" in re.sub(r"\s+", " ", told.out)
 
 
-def test_a_store_that_fails_midway_is_a_short_message(stateroom: Any, ids: list[str]) -> None:
+def test_a_store_that_fails_midway_is_a_short_message(refuses: Refuses, ids: list[str]) -> None:
     change("DROP TABLE blobs")
-    done = stateroom("store", "check", "--store", STORE)
-    assert done.code == 2
-    assert done.err.startswith("error: SQLite: ")
-    assert len(done.err.splitlines()) == 1
+    refuses("store", "check", "--store", STORE)

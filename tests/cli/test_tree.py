@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import Refuses
+from tests.rows import rows
+
 RULES = '''
 from dataclasses import dataclass
 
@@ -35,10 +38,6 @@ class Odd:
 '''
 
 
-def lines(path: Any) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-
-
 def grown(stateroom: Any, *options: Any) -> dict[str, Any]:
     done = stateroom("branch", "extraction", "-m", "noisy", "--output", "x.jsonl", "--json", *options)
     assert done.code == 0, done.err
@@ -65,7 +64,7 @@ def test_a_rule_and_its_settings(stateroom: Any, options: list[Any], branches: i
     assert (found["tasks"], found["failed"], found["branches"], found["broken"]) == (2, 0, 2 * branches, 0)
     assert set(found["files"]) == {"rollouts", "inputs", "metrics", "run", "sessions", "tree"}
     assert found["metrics"]["mean/tree_branches"] == branches
-    assert {line["_ng_task_index"] for line in lines("x_tree.jsonl")} == {0, 1}
+    assert {line["_ng_task_index"] for line in rows("x_tree.jsonl")} == {0, 1}
 
 
 def test_tables_for_people(stateroom: Any) -> None:
@@ -103,23 +102,21 @@ class Falls(CounterEnvironment.policies["reference"]):
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    "options",
     [
-        (["--rule", "worst-of"], "--rule: there is no 'worst-of'"),
-        (["--rule", "best-of", "--width", "2"], "--width: best-of has no such setting; it has n, at"),
-        (["--rule", "rules.py:Twice", "--at", "2"], "--at: rules.py:Twice has no such setting; it has n"),
-        (["--rule", "rules.py:Odd"], "--rule: rules.py:Odd is not one"),
-        (["--rule", "rules.py:Needs"], "--rule: rules.py:Needs cannot be made: TypeError"),
-        (["--rule", "rules.py:Absent"], "has no 'Absent'"),
-        (["--server", "http://127.0.0.1:9", "--store", "memory://"], "--store: not together with a server"),
-        (["--input", "none.jsonl"], "there is no task file none.jsonl"),
+        ["--rule", "worst-of"],
+        ["--rule", "best-of", "--width", "2"],
+        ["--rule", "rules.py:Twice", "--at", "2"],
+        ["--rule", "rules.py:Odd"],
+        ["--rule", "rules.py:Needs"],
+        ["--rule", "rules.py:Absent"],
+        ["--server", "http://127.0.0.1:9", "--store", "memory://"],
+        ["--input", "none.jsonl"],
     ],
 )
-def test_mistakes_are_explained(stateroom: Any, tmp_path: Path, options: list[str], complaint: str) -> None:
+def test_mistakes_are_explained(refuses: Refuses, tmp_path: Path, options: list[str]) -> None:
     (tmp_path / "rules.py").write_text(RULES)
-    done = stateroom("branch", "extraction", *options)
-    assert done.code == 2
-    assert complaint in " ".join(done.err.replace("│", " ").split())
+    refuses("branch", "extraction", *options)
     assert not (tmp_path / "rollouts").exists()
 
 
@@ -154,7 +151,7 @@ def test_a_tree_shows_calls_branches_and_rewards(stateroom: Any) -> None:
     done = stateroom("tree", "x_tree.jsonl")
     assert done.code == 0
     shown = done.out.splitlines()
-    nodes = lines("x_tree.jsonl")
+    nodes = rows("x_tree.jsonl")
     assert shown[0] == f"task 0 {len(nodes)} nodes, 4 ends"
     assert shown[1].startswith("└── 0.1 get_synonym_value(synonym=")
     assert shown[2].startswith("    +1 value 0.75 of 4  get_synonym_value(synonym=")
@@ -199,10 +196,7 @@ def test_json_is_all_of_it(stateroom: Any) -> None:
     grown(stateroom, "--limit", 3)
     found = json.loads(stateroom("tree", "x_tree.jsonl", "--json").out)
     assert [(tree["task"], tree["ends"]) for tree in found] == [(0, 4), (1, 4), (2, 4)]
-    written = lines("x_tree.jsonl")
-    assert [node for tree in found for node in tree["nodes"]] == sorted(
-        written, key=lambda node: node["_ng_task_index"]
-    )
+    assert [node for tree in found for node in tree["nodes"]] == rows("x_tree.jsonl")
     for tree in found:
         (answer,) = [node for node in tree["nodes"] if node["chosen"]]
         assert tree["answer"] == {"id": answer["id"], "reward": answer["reward"]}
@@ -210,19 +204,10 @@ def test_json_is_all_of_it(stateroom: Any) -> None:
     assert one == found[2]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["none.jsonl"], "there is no file none.jsonl"),
-        (["x.jsonl"], "x.jsonl, line 1: not a node of a tree; `stateroom branch` writes them to X_tree.jsonl"),
-        (["x_tree.jsonl", "--task", "9"], "x_tree.jsonl has no tree of task 9; it has tasks 0"),
-    ],
-)
-def test_a_tree_that_is_not_there(stateroom: Any, arguments: list[str], complaint: str) -> None:
+@pytest.mark.parametrize("arguments", [["none.jsonl"], ["x.jsonl"], ["x_tree.jsonl", "--task", "9"]])
+def test_a_tree_that_is_not_there(stateroom: Any, refuses: Refuses, arguments: list[str]) -> None:
     grown(stateroom, "--limit", 1)
-    done = stateroom("tree", *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert complaint in done.err
+    refuses("tree", *arguments)
 
 
 # Groups.
@@ -231,13 +216,10 @@ def test_a_tree_that_is_not_there(stateroom: Any, arguments: list[str], complain
 def test_groups(stateroom: Any) -> None:
     found = json.loads(stateroom("run", "counter", "-g", 3, "--limit", 2, "-o", "x.jsonl", "--json").out)
     assert found["episodes"] == 6
-    rows = lines("x.jsonl")
-    assert len({row["_stateroom_parent"]["session"] for row in rows}) == 2
+    assert len({row["_stateroom_parent"]["session"] for row in rows("x.jsonl")}) == 2
     assert {"pass@1", "pass@3"} <= set(found["metrics"])
 
 
-def test_groups_are_not_repeated(stateroom: Any, tmp_path: Path) -> None:
-    done = stateroom("run", "counter", "--group", 3, "--repeats", 2)
-    assert done.code == 2
-    assert "--group: not together with repeats" in done.err
+def test_groups_are_not_repeated(refuses: Refuses, tmp_path: Path) -> None:
+    refuses("run", "counter", "--group", 3, "--repeats", 2)
     assert not (tmp_path / "rollouts").exists()

@@ -19,7 +19,7 @@ class ErrandEnvironment(Environment[Purse]):
     name = "errand"
 
     @tool
-    def buy(self, state: Purse, price: int, ask) -> int:  # type: ignore[no-untyped-def]
+    def buy(self, state: Purse, price: int, ask) -> int:
         """Buy something."""
         if price > 5 and ask(f"Spend {price}?") != "yes":
             return state.coins
@@ -27,7 +27,7 @@ class ErrandEnvironment(Environment[Purse]):
         return state.coins
 
     @tool(effect="external")
-    def post(self, to: str, ask) -> str:  # type: ignore[no-untyped-def]
+    def post(self, to: str, ask) -> str:
         """Send something."""
         return f"{to}: {ask('Shall I?')}, {ask('Really?')}"
 

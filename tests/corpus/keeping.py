@@ -127,7 +127,13 @@ _SCHEMA = b"schema_of_the_corpus"
 
 def _pack_postgresql(url: str) -> bytes:
     address, schema = url.partition("?")[0], _option(url, "schema")
-    command = [find_binary("pg_dump"), f"--dbname={address}", f"--schema={schema}", "--inserts", "--no-owner"]
+    command: list[Any] = [
+        find_binary("pg_dump"),
+        f"--dbname={address}",
+        f"--schema={schema}",
+        "--inserts",
+        "--no-owner",
+    ]
     script = subprocess.run(command, check=True, capture_output=True).stdout
     # What only psql, or only the newest servers, understand.
     lines = [line for line in script.splitlines() if not line.startswith((b"\\", b"SET transaction_timeout", b"--"))]

@@ -66,7 +66,9 @@ class Seeding:
         for number in range(30):
             text = f"{number} and so on, " * 20
             await done(session, "enlarge", {"size": number * 16, "text": text}, call_id=f"long {number}")
-        assert (await self.store.load(session.id, 25)).snapshot.revision > 1, "there is a snapshot besides the first"
+        snapshot = (await self.store.load(session.id, 25)).snapshot
+        assert snapshot is not None
+        assert snapshot.revision > 1, "there is a snapshot besides the first"
 
     async def filled(self) -> Session[Any]:
         """All types, there and back."""
@@ -123,8 +125,9 @@ class Seeding:
         async with session.lease():
             for number in range(30):
                 await done(session, "enlarge", {"size": 0, "text": f"{number} and so forth, " * 20})
-        below = (await self.store.load(session.id, 25)).snapshot.revision
-        assert await self.store.prune(session.id, below) > 1
+        snapshot = (await self.store.load(session.id, 25)).snapshot
+        assert snapshot is not None
+        assert await self.store.prune(session.id, snapshot.revision) > 1
 
     async def shops(self) -> dict[str, Any]:
         """Sessions that share states; what these come to."""

@@ -8,13 +8,13 @@ import pytest
 from stateroom import Sessions
 from stateroom.agent import Agent, run
 from stateroom.errors import BadTask
-from stateroom.gallery.facts import Desk, FactsEnvironment
-from stateroom.gallery.facts.archive import Document, decisive, to_compare
-from stateroom.gallery.facts.policies import ReferencePolicy
+from stateroom.gallery import FactsEnvironment
 from stateroom.model import Item
 from stateroom.rollout import generate_tasks
 from stateroom.session import Session, Verdict
 from stateroom.store import Store
+
+REFERENCE = FactsEnvironment.policies["reference"]
 
 RANKING = ["register", "newspaper", "forum"]
 
@@ -42,12 +42,12 @@ def says(verdict: str, citation: str) -> tuple[str, dict[str, Any]]:
     return "give_verdict", {"verdict": verdict, "citation": citation}
 
 
-async def seeded(store: Store, archive: Any = ARCHIVE) -> Session[Desk]:
-    return await Sessions(FactsEnvironment(), store).seed({"ranking": RANKING, "archive": archive})
+async def seeded(store: Store, archive: Any = ARCHIVE) -> Session[Any]:
+    return await Sessions[Any](FactsEnvironment(), store).seed({"ranking": RANKING, "archive": archive})
 
 
-async def judged(store: Store, *calls: tuple[str, dict[str, Any]]) -> Verdict:
-    session = await seeded(store)
+async def judged(store: Store, *calls: tuple[str, dict[str, Any]], archive: Any = ARCHIVE) -> Verdict:
+    session = await seeded(store, archive)
     for call in calls:
         await session.call(*call)
     return await session.verify()
@@ -65,15 +65,10 @@ async def judged(store: Store, *calls: tuple[str, dict[str, Any]]) -> Verdict:
         ([("register", 2020, None), ("forum", 2010, True)], 1),  # about something else
     ],
 )
-def test_the_source_that_decides(documents: Any, decides: int) -> None:
-    archive = {str(number): Document(**document(*each)) for number, each in enumerate(documents)}
-    assert decisive(archive, RANKING) == str(decides)  # type: ignore[arg-type]
-
-
-def test_what_is_withdrawn_does_not_decide_but_has_to_be_compared() -> None:
-    archive = {key: Document(**each) for key, each in ARCHIVE.items()}
-    assert decisive(archive, RANKING) == "new"  # type: ignore[arg-type]
-    assert to_compare(archive) == set(COMPARED)
+async def test_the_source_that_decides(store: Store, documents: Any, decides: int) -> None:
+    archive = {str(number): document(*each) for number, each in enumerate(documents)}
+    verdict = "true" if archive[str(decides)]["supports"] else "false"
+    assert (await judged(store, *reads(*archive), says(verdict, str(decides)), archive=archive)).reward == 1.0
 
 
 async def test_a_claim_that_nothing_decides_is_refused(store: Store) -> None:
@@ -109,7 +104,7 @@ async def test_no_trick_gets_a_reward(store: Store, calls: Any, components: Any)
     assert (verdict.reward, tuple(verdict.components.values())) == (0.0, components)
 
 
-class Shortcut(ReferencePolicy):
+class Shortcut(REFERENCE):  # type: ignore[misc, valid-type]
     """Does what the reference policy does, but sees other documents than there are."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
@@ -175,13 +170,16 @@ async def test_a_search_tells_titles_and_reading_tells_the_rest(store: Store) ->
 async def test_a_document_that_is_not_there_is_refused(store: Store) -> None:
     session = await seeded(store)
     for call in (*reads("D-0"), says("true", "D-0")):
-        assert "there is no document 'D-0'" in ((await session.call(*call)).error or "")
+        assert "'D-0'" in ((await session.call(*call)).error or "")
     assert session.revision == 1
 
 
-def test_tasks_are_all_different_and_claims_are_true_as_often_as_false() -> None:
+async def test_tasks_are_all_different_and_claims_are_true_as_often_as_false(store: Store) -> None:
     rows = generate_tasks(FactsEnvironment, 120, seed=7)
     assert len({json.dumps(row["responses_create_params"]) for row in rows}) == len(rows)
-    tasks = [FactsEnvironment().parse_task(row) for row in rows]
-    true = sum(bool(task.archive[decisive(task.archive, task.ranking)].supports) for task in tasks)
-    assert 40 < true < 80
+    said = []
+    for row in rows:
+        session = await Sessions(FactsEnvironment(), store).seed(row)
+        await run(Agent(REFERENCE()), session)
+        said += [call.input["verdict"] async for call in session.log(kinds={"call"}) if call.name == "give_verdict"]
+    assert 40 < said.count("true") < 80

@@ -1,6 +1,7 @@
 """Every registered environment: tasks, generator, README, and policies that do what they promise."""
 
 import json
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from random import Random
@@ -25,7 +26,7 @@ def folder(kind: type[Environment[Any, Any]]) -> Path:
     return Path(str(files(kind.__module__.rpartition(".")[0])))
 
 
-def examples(kind: type[Environment[Any, Any]]) -> list[dict[str, Any]]:
+def examples(kind: type[Environment[Any, Any]]) -> Sequence[dict[str, Any]]:
     assert kind.examples is not None
     return read_tasks(folder(kind) / kind.examples, kind())
 
@@ -45,6 +46,7 @@ def test_there_are_examples_a_generator_and_a_readme(kind: type[Environment[Any,
     assert len({json.dumps(row) for row in rows}) > 5
     assert json.loads(json.dumps(rows)) == rows
     readme = (folder(kind) / "README.md").read_text(encoding="utf-8")
+    assert all(tool["strict"] for tool in kind().tool_definitions())
     for name in (*kind().tools, *kind.policies, *(set(kind.task_type.model_fields) - {"responses_create_params"})):
         assert f"`{name}" in readme
 
@@ -84,6 +86,8 @@ def test_the_rate_can_be_set(kind: type[Environment[Any, Any]], rate: float) -> 
 
 async def test_an_episode_in_which_nothing_was_done_can_be_judged(kind: type[Environment[Any, Any]]) -> None:
     async with open_store("memory://") as store:
-        for response in (None, {"output": []}, {"output": [{"type": "message", "role": "assistant", "content": []}]}):
+        silent = {"type": "message", "role": "assistant", "content": []}
+        responses: tuple[Any, ...] = (None, {"output": []}, {"output": [silent]})
+        for response in responses:
             session = await Sessions[Any](kind(), store).seed(examples(kind)[0])
             assert (await session.verify(response)).reward == 0.0

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from stateroom import Sessions
+from stateroom.agent import Agent, run
 from stateroom.errors import BadTask
 from stateroom.gallery import Ledger, MathEnvironment
-from stateroom.gallery.math.problem import read, solve
 from stateroom.rollout import generate_tasks
 from stateroom.session import Session, Verdict
 from stateroom.store import Store
-from tests.messages import raises
+from tests.messages import raises, says
 
 TASK: dict[str, Any] = {
     "quantities": {"eggs": 30, "price": 6, "fuel": 11, "feed": 17, "zero": 0},
@@ -87,19 +87,19 @@ async def test_no_trick_gets_a_reward(store: Store, calls: Any, steps: float, an
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    "call",
     [
-        (compute("x", "add", "eggs", "12"), "there is no '12'"),  # only names: no way to put a number in
-        (compute("x", "add", "rest", "eggs"), "there is no 'rest'"),
-        (compute("eggs", "add", "eggs", "eggs"), "is a quantity"),
-        (compute("x", "divide", "eggs", "zero"), "zero is 0"),
+        compute("x", "add", "eggs", "12"),  # only names: no way to put a number in
+        compute("x", "add", "rest", "eggs"),
+        compute("eggs", "add", "eggs", "eggs"),
+        compute("x", "divide", "eggs", "zero"),
     ],
 )
-async def test_what_cannot_be_computed_is_refused_in_words(store: Store, call: Any, told: str) -> None:
+async def test_what_cannot_be_computed_is_refused_in_words(store: Store, call: Any) -> None:
     session = await seeded(store)
     result = await session.call(*call)
-    assert told in (result.error or "")
-    assert session.revision == 1
+    says(result.error or "")
+    assert (result.code, session.revision) == ("tool_error", 1)
 
 
 async def test_results_cannot_outgrow_the_memory(store: Store) -> None:
@@ -114,16 +114,16 @@ async def test_a_task_that_cannot_be_computed_is_refused(store: Store) -> None:
         await seeded(store, steps=TASK["steps"][1:])
 
 
-def test_tasks_are_all_different_and_their_prompts_tell_the_steps_but_no_quantity() -> None:
+async def test_tasks_are_all_different_and_their_prompts_tell_no_quantity(store: Store) -> None:
     rows = generate_tasks(MathEnvironment, 120, seed=7)
     prompts = [row["responses_create_params"]["input"][1]["content"] for row in rows]
     assert len(set(prompts)) == len({json.dumps(row["quantities"]) for row in rows}) == len(rows)
     branches = set()
     for row, prompt in zip(rows, prompts, strict=True):
-        task = MathEnvironment().parse_task(row)
-        assert sorted(map(str, read(prompt))) == sorted(map(str, task.steps))
-        limits = {step.limit for step in task.steps}
+        limits = {step.get("limit") for step in row["steps"]}
         assert not {word for word in prompt.replace(",", " ").split() if word.isdecimal()} - set(map(str, limits))
-        values = solve(task.steps, task.quantities)
-        branches |= {values[step.test] > step.limit for step in task.steps if step.test}
+        session = await Sessions(MathEnvironment(), store).seed(row)
+        await run(Agent(MathEnvironment.policies["reference"]()), session)
+        values = session.state.results
+        branches |= {values[step["test"]] > step["limit"] for step in row["steps"] if step.get("test")}
     assert branches == {True, False}

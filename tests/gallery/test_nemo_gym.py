@@ -147,6 +147,6 @@ async def test_weather_judges_the_cases_of_its_verifier(play: Play, case: Row) -
 
 @pytest.mark.more("NeMo Gym")
 def test_the_recorded_cases_are_what_gym_does() -> None:
-    command = [GYM / "bin" / "python", "-I", DATA / "record.py"]
+    command: list[Any] = [GYM / "bin" / "python", "-I", DATA / "record.py"]
     recorded = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert [json.loads(line) for line in recorded.splitlines()] == read("cases.jsonl")

@@ -14,18 +14,18 @@ import pytest_asyncio
 from stateroom import Sessions, Verdict, open_store
 from stateroom.agent import Agent, run
 from stateroom.gallery import Office, OfficeEnvironment
-from stateroom.gallery.office.kinds import KINDS
-from stateroom.gallery.office.policies import FAULTS
-from stateroom.gallery.office.rules import HOUSE
-from stateroom.gallery.office.tasks import example_tasks
-from stateroom.gallery.office.world import base_world, make_world
+from stateroom.gallery.office.tasks import KINDS, example_tasks
 from stateroom.model import Policy, Scripted, function_call
 from stateroom.rollout import generate_tasks
 from stateroom.session import Session
+from tests.messages import says
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-WORLD = base_world()
+WORLD = OfficeEnvironment().world()
+HOUSE = "Larkspur Works"
+NOISY: Any = OfficeEnvironment.policies["noisy"]
+FAULTS = sorted({policy.fault for seed in range(500) if (policy := NOISY(seed)).errs})
 TASKS = [
     json.loads(line) for line in files("stateroom.gallery.office").joinpath("tasks.jsonl").read_text().splitlines()
 ]
@@ -84,13 +84,9 @@ def writes(row: Row) -> list[Row]:
 # The world.
 
 
-async def test_the_same_chance_makes_the_same_world() -> None:
-    assert make_world(Random("office")) == WORLD
-    assert make_world(Random("other")) != WORLD
-
-
 async def test_the_world_is_of_real_size_and_every_reference_leads_somewhere() -> None:
-    tables = (WORLD.contacts, WORLD.mails, WORLD.events, WORLD.projects, WORLD.tickets, WORLD.expenses, WORLD.files)
+    kinds = ("contacts", "mails", "events", "projects", "tickets", "expenses", "files")
+    tables = [getattr(WORLD, kind) for kind in kinds]
     assert sum(map(len, tables)) >= 10_000
     assert all(key == record.id for table in tables for key, record in table.items())
     people, addresses = WORLD.contacts, {contact.email for contact in WORLD.contacts.values()}
@@ -252,16 +248,12 @@ async def test_a_session_from_another_process_is_judged_alike(tmp_path: Any) -> 
 ASKED = "EX-1201 needs your approval. Do you approve?"
 
 
-@pytest.mark.parametrize(
-    ("manager", "said", "granted"), [("yes", "Yes, I approve", True), ("no", "No, I do not", False)]
-)
+@pytest.mark.parametrize(("manager", "granted"), [("yes", True), ("no", False)])
 async def test_the_manager_decides_what_is_named_and_notes_it(
-    sessions: Sessions[Office], manager: str, said: str, granted: bool
+    sessions: Sessions[Office], manager: str, granted: bool
 ) -> None:
     session = await sessions.seed(one("settle_large", manager=manager))
-    answer = await session.reply(ASKED, call_id="a")
-    assert answer is not None
-    assert answer.startswith(said)
+    says(str(await session.reply(ASKED, call_id="a")))
     assert {name: each.granted for name, each in session.state.approvals.items()} == {"EX-1201": granted}
     assert await session.reply("EX-1201 is settled.", call_id="b") is None
 
@@ -273,12 +265,12 @@ async def test_the_manager_is_not_asked_in_vain_for_ever(sessions: Sessions[Offi
     assert await session.reply("Hello?", call_id="b") is None
 
 
-@pytest.mark.parametrize(("message", "said"), [("May I pay EX-0001?", "Go by the rules"), ("May I?", "by its id")])
+@pytest.mark.parametrize("message", ["May I pay EX-0001?", "May I?"])
 async def test_who_asks_for_what_needs_no_approval_is_told_why_there_is_none(
-    sessions: Sessions[Office], message: str, said: str
+    sessions: Sessions[Office], message: str
 ) -> None:
     session = await sessions.seed(one("settle_large"))
-    assert said in str(await session.reply(message, call_id="a"))
+    says(str(await session.reply(message, call_id="a")))
 
 
 async def test_nobody_answers_where_nothing_needs_an_approval(sessions: Sessions[Office]) -> None:
@@ -301,7 +293,7 @@ async def test_what_is_paid_without_an_approval_breaks_the_rules(sessions: Sessi
     _, approve, pay = writes(row)
     verdict = await judged(sessions, row, [approve, pay])
     assert verdict.components["rules"] == 0.0
-    assert "rule broken: EX-1201: paid above 500 without the manager's approval" in verdict.reason
+    says(verdict.reason)
 
 
 async def test_an_approval_afterwards_is_too_late(sessions: Sessions[Office]) -> None:
@@ -319,19 +311,17 @@ async def test_an_approval_afterwards_is_too_late(sessions: Sessions[Office]) ->
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_each_fault_is_seen(sessions: Sessions[Office], fault: str) -> None:
     seeds = iter(range(10_000))
-    kind = OfficeEnvironment.policies["noisy"]
     for row in some(1):
-        policy = next(made for seed in seeds if (made := kind(seed)).errs and made.fault == fault)
+        policy = next(made for seed in seeds if (made := NOISY(seed)).errs and made.fault == fault)
         verdict = await play(sessions, row, policy)
         assert verdict.reward == 0.0, row["kind"]
         assert verdict.reason != "all as expected"
 
 
 async def test_faults_differ_in_what_they_spoil(sessions: Sessions[Office]) -> None:
-    kind = OfficeEnvironment.policies["noisy"]
     spoilt: dict[str, set[tuple[float, ...]]] = defaultdict(set)
     for seed, row in enumerate(some(9, "settle_large", "new_phone", "kickoff", "settle_split")):
-        policy = kind(seed)
+        policy = NOISY(seed)
         if policy.errs:
             spoilt[policy.fault].add(tuple((await play(sessions, row, policy)).components.values()))
     assert len(set().union(*spoilt.values())) >= 3
@@ -339,8 +329,7 @@ async def test_faults_differ_in_what_they_spoil(sessions: Sessions[Office]) -> N
 
 
 async def test_who_takes_somebody_for_their_namesake_fails_twice(sessions: Sessions[Office]) -> None:
-    kind = OfficeEnvironment.policies["noisy"]
-    policy = next(made for seed in range(999) if (made := kind(seed)).errs and made.fault == "mixes up")
+    policy = next(made for seed in range(999) if (made := NOISY(seed)).errs and made.fault == "mixes up")
     names = Counter(contact.name for contact in WORLD.contacts.values())
     rows = (row for row in TASKS if row["kind"] == "new_phone")
     row = next(row for row in rows if names[row["gold"][0]["arguments"]["query"]] > 1)
@@ -353,4 +342,4 @@ async def test_an_agent_that_makes_up_ids_is_told_how_to_find_them(sessions: Ses
     agent = Agent(Scripted([[function_call("set_priority", "a", ticket_id="T-1", priority="low")], "Done."]))
     trajectory = await run(agent, session)
     [output] = [item["output"] for item in trajectory.output if item["type"] == "function_call_output"]
-    assert "there is no ticket 'T-1'; search_tickets finds their ids" in output
+    says(json.loads(output)["error"]["message"])

@@ -5,25 +5,35 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from pydantic_core import to_jsonable_python
 
-from stateroom.errors import InvalidArguments, ToolError
+from stateroom import Sessions
 from stateroom.gallery import Office, OfficeEnvironment
-from stateroom.gallery.office.state import Payment, Record
-from stateroom.gallery.office.world import base_world
-from stateroom.state import DraftContext, commit, draft_of
-from tests.messages import raises
+from stateroom.session import Session
+from stateroom.store import Store
+from tests.messages import says
 
-WORLD = base_world()
+WORLD = OfficeEnvironment().world()
 TOOLS = OfficeEnvironment().tools
 
 
-def use(name: str, arguments: dict[str, Any], state: Office = WORLD) -> tuple[Any, Office]:
-    """What a call gives, and the office after it."""
-    draft = draft_of(state, DraftContext())
-    tool = TOOLS[name]
-    output = to_jsonable_python(tool.procedure.function(state=draft, **tool.bind(arguments)))
-    return output, commit(draft).state
+@pytest.fixture
+async def office(store: Store) -> Session[Office]:
+    """An office in which nothing was done yet."""
+    return await Sessions[Office](OfficeEnvironment(), store).seed({"kind": "none", "difficulty": 1, "gold": []})
+
+
+async def use(office: Session[Office], name: str, **arguments: Any) -> Any:
+    """What a call gives."""
+    result = await office.call(name, arguments)
+    assert result.ok, result.error
+    return result.output
+
+
+async def refused(office: Session[Office], name: str, **arguments: Any) -> str | None:
+    """The code of a call that fails, with words that are recorded."""
+    result = await office.call(name, arguments)
+    says(str(result.error))
+    return result.code
 
 
 def first(table: dict[str, Any], suits: Callable[[Any], bool] = lambda record: True) -> Any:
@@ -111,13 +121,13 @@ CHANGES: list[tuple[str, dict[str, Any], str, str, dict[str, Any]]] = [
 @pytest.mark.parametrize(
     ("name", "arguments", "table", "record_id", "changes"), CHANGES, ids=[each[0] for each in CHANGES]
 )
-def test_a_tool_changes_one_record(
-    name: str, arguments: dict[str, Any], table: str, record_id: str, changes: dict[str, Any]
+async def test_a_tool_changes_one_record(
+    office: Session[Office], name: str, arguments: dict[str, Any], table: str, record_id: str, changes: dict[str, Any]
 ) -> None:
-    _, state = use(name, arguments)
+    await use(office, name, **arguments)
     expected = {**getattr(WORLD, table), record_id: getattr(WORLD, table)[record_id].model_copy(update=changes)}
     assert expected != getattr(WORLD, table)
-    assert state == WORLD.model_copy(update={table: expected})
+    assert office.state == WORLD.model_copy(update={table: expected})
 
 
 NEW: list[tuple[str, dict[str, Any], str, str, dict[str, Any]]] = [
@@ -163,44 +173,42 @@ NEW: list[tuple[str, dict[str, Any], str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "arguments", "key", "table", "fields"), NEW, ids=[each[0] for each in NEW])
-def test_a_tool_adds_one_record(
-    name: str, arguments: dict[str, Any], key: str, table: str, fields: dict[str, Any]
+async def test_a_tool_adds_one_record(
+    office: Session[Office], name: str, arguments: dict[str, Any], key: str, table: str, fields: dict[str, Any]
 ) -> None:
-    output, state = use(name, arguments)
-    record = getattr(state, table)[output[key]]
+    output = await use(office, name, **arguments)
+    record = getattr(office.state, table)[output[key]]
     assert record.id == output[key] not in getattr(WORLD, table)
     assert {name: getattr(record, name) for name in fields} == fields
     added = {**getattr(WORLD, table), record.id: record}
-    assert state == WORLD.model_copy(update={table: added})
-    again, later = use(name, arguments, state)
-    assert len(getattr(later, table)) == len(added) + 1
+    assert office.state == WORLD.model_copy(update={table: added})
+    again = await use(office, name, **arguments)
+    assert len(getattr(office.state, table)) == len(added) + 1
     assert again[key] != output[key]
 
 
-def test_paying_pays_what_it_is_told_to_for_what_is_approved() -> None:
-    with raises(ToolError):
-        use("pay", {"expense_id": EXPENSE.id, "amount": 3})
-    _, approved = use("approve_expense", {"expense_id": EXPENSE.id})
-    output, state = use("pay", {"expense_id": EXPENSE.id, "amount": 3.456}, approved)
-    payment = Payment(id=output["payment_id"], expense=EXPENSE.id, amount=3.46)
-    paid = {**WORLD.expenses, EXPENSE.id: EXPENSE.model_copy(update={"status": "paid"})}
-    assert state == approved.model_copy(update={"payments": {payment.id: payment}, "expenses": paid})
-    with raises(InvalidArguments):
-        use("pay", {"expense_id": EXPENSE.id, "amount": 0})
+async def test_paying_pays_what_it_is_told_to_for_what_is_approved(office: Session[Office]) -> None:
+    pay = {"expense_id": EXPENSE.id, "amount": 3.456}
+    assert await refused(office, "pay", **pay) == "tool_error"
+    await use(office, "approve_expense", expense_id=EXPENSE.id)
+    payment = (await use(office, "pay", **pay))["payment_id"]
+    assert (office.state.payments[payment].expense, office.state.payments[payment].amount) == (EXPENSE.id, 3.46)
+    assert office.state.expenses == {**WORLD.expenses, EXPENSE.id: EXPENSE.model_copy(update={"status": "paid"})}
+    assert await refused(office, "pay", expense_id=EXPENSE.id, amount=0) == "invalid_arguments"
 
 
 # Reading.
 
 
-def ids(output: dict[str, Any], key: str) -> list[str]:
-    return [result[key] for result in output["results"]]
+async def ids(office: Session[Office], name: str, key: str, **arguments: Any) -> list[str]:
+    return [result[key] for result in (await use(office, name, **arguments))["results"]]
 
 
-def test_mails_are_found_newest_first_and_archived_ones_are_not() -> None:
+async def test_mails_are_found_newest_first_and_archived_ones_are_not(office: Session[Office]) -> None:
     found: list[str] = []
-    output, _ = use("search_mail", {"query": "FIGURES soon", "sender": "larkspur"})
-    for page in range(1, output["pages"] + 1):
-        found += ids(use("search_mail", {"query": "figures soon", "sender": "larkspur", "page": page})[0], "mail_id")
+    asked = {"query": "FIGURES soon", "sender": "larkspur"}
+    for page in range(1, (await use(office, "search_mail", **asked))["pages"] + 1):
+        found += await ids(office, "search_mail", "mail_id", **asked, page=page)
     wanted = [
         mail
         for mail in WORLD.mails.values()
@@ -217,77 +225,64 @@ def test_mails_are_found_newest_first_and_archived_ones_are_not() -> None:
         ({"since": "2026-02-27"}, lambda mail: mail.sent_at >= datetime(2026, 2, 27)),
     ],
 )
-def test_mails_are_found_by_label_and_day(arguments: dict[str, Any], suits: Callable[[Any], bool]) -> None:
+async def test_mails_are_found_by_label_and_day(
+    office: Session[Office], arguments: dict[str, Any], suits: Callable[[Any], bool]
+) -> None:
     wanted = sum(suits(mail) and not mail.archived for mail in WORLD.mails.values())
-    assert use("search_mail", arguments)[0]["found"] == wanted > 0
+    assert (await use(office, "search_mail", **arguments))["found"] == wanted > 0
 
 
-def test_meetings_are_found_by_title_people_and_day() -> None:
+async def test_meetings_are_found_by_title_people_and_day(office: Session[Office]) -> None:
     event = first(WORLD.events, lambda event: not event.cancelled)
     day = event.start.date().isoformat()
-    given = {"query": event.title, "attendee_id": event.attendees[0], "first_day": day, "last_day": day}
-    assert event.id in ids(use("list_events", given)[0], "event_id")
-    assert event.id not in ids(use("list_events", {**given, "query": "party"})[0], "event_id")
-    assert event.id not in ids(use("list_events", {**given, "attendee_id": "C-0400"})[0], "event_id")
-    assert event.id not in ids(use("list_events", {**given, "last_day": "2026-01-01"})[0], "event_id")
-    _, state = use("cancel_event", {"event_id": event.id})
-    assert event.id not in ids(use("list_events", given, state)[0], "event_id")
+    asked = {"query": event.title, "attendee_id": event.attendees[0], "first_day": day, "last_day": day}
+    assert event.id in await ids(office, "list_events", "event_id", **asked)
+    for other in ({"query": "party"}, {"attendee_id": "C-0400"}, {"last_day": "2026-01-01"}):
+        assert event.id not in await ids(office, "list_events", "event_id", **{**asked, **other})
+    await use(office, "cancel_event", event_id=event.id)
+    assert event.id not in await ids(office, "list_events", "event_id", **asked)
 
 
-def test_a_slot_is_free_when_all_are() -> None:
-    _, state = use(
-        "create_event", {"title": "A", "organizer_id": "C-0380", "attendee_ids": [], "minutes": 60} | at("10:00")
-    )
-    made, state = use(
-        "create_event",
-        {"title": "B", "organizer_id": "C-0381", "attendee_ids": [], "minutes": 120} | at("13:30"),
-        state,
-    )
+async def test_a_slot_is_free_when_all_are(office: Session[Office]) -> None:
+    meeting: dict[str, Any] = {"title": "A", "attendee_ids": []}
+    await use(office, "create_event", **meeting, organizer_id="C-0380", minutes=60, start="2026-04-10T10:00")
+    made = await use(office, "create_event", **meeting, organizer_id="C-0381", minutes=120, start="2026-04-10T13:30")
     asked = {"attendee_ids": ["C-0380", "C-0381"], "day": "2026-04-10", "minutes": 60}
-    output, _ = use("find_free_slot", asked, state)
     free = ["09:00", "11:00", "11:30", "12:00", "12:30", "15:30", "16:00"]
-    assert output["free"] == [f"2026-04-10T{hour}:00" for hour in free]
-    moved, _ = use("find_free_slot", {**asked, "event_id": made["event_id"]}, state)
+    assert (await use(office, "find_free_slot", **asked))["free"] == [f"2026-04-10T{hour}:00" for hour in free]
+    moved = await use(office, "find_free_slot", **asked, event_id=made["event_id"])
     assert [start[11:16] for start in moved["free"]] == sorted({*free, "13:00", "13:30", "14:00", "14:30", "15:00"})
 
 
-def at(hour: str) -> dict[str, str]:
-    return {"start": f"2026-04-10T{hour}"}
-
-
-def test_people_are_found_by_name_and_company_until_they_are_merged() -> None:
+async def test_people_are_found_by_name_and_company_until_they_are_merged(office: Session[Office]) -> None:
     contact = WORLD.contacts["C-0200"]
-    given = {"query": contact.name.upper(), "company": contact.company}
-    assert ids(use("search_contacts", given)[0], "contact_id") == ["C-0200"]
-    assert use("search_contacts", {**given, "company": "nobody"})[0]["results"] == []
-    _, state = use("merge_contacts", {"keep_id": "C-0001", "duplicate_id": "C-0200"})
-    assert use("search_contacts", given, state)[0]["results"] == []
-    with raises(ToolError):
-        use("update_contact", {"contact_id": "C-0200", "phone": "1"}, state)
+    asked = {"query": contact.name.upper(), "company": contact.company}
+    assert await ids(office, "search_contacts", "contact_id", **asked) == ["C-0200"]
+    assert await ids(office, "search_contacts", "contact_id", **{**asked, "company": "nobody"}) == []
+    await use(office, "merge_contacts", keep_id="C-0001", duplicate_id="C-0200")
+    assert await ids(office, "search_contacts", "contact_id", **asked) == []
+    assert await refused(office, "update_contact", contact_id="C-0200", phone="1") == "tool_error"
 
 
-def test_tickets_are_found_by_all_that_is_asked_and_closed_ones_only_if_asked_for() -> None:
-    def found(**given: Any) -> int:
-        return int(use("search_tickets", given)[0]["found"])
-
+async def test_tickets_are_found_by_all_that_is_asked_and_closed_ones_only_if_asked_for(
+    office: Session[Office],
+) -> None:
     tickets = WORLD.tickets.values()
-    assert found() == sum(ticket.status != "closed" for ticket in tickets)
-    assert found(status="closed") == sum(ticket.status == "closed" for ticket in tickets)
-    given = {"project_id": TICKET.project, "assignee_id": TICKET.assignee, "query": "the"}
-    wanted = [
-        ticket.id
-        for ticket in tickets
-        if (ticket.project, ticket.assignee) == (TICKET.project, TICKET.assignee) and ticket.status != "closed"
+    open_tickets = [ticket for ticket in tickets if ticket.status != "closed"]
+    assert (await use(office, "search_tickets"))["found"] == len(open_tickets)
+    assert (await use(office, "search_tickets", status="closed"))["found"] == len(tickets) - len(open_tickets)
+    asked = {"project_id": TICKET.project, "assignee_id": TICKET.assignee, "query": "the"}
+    assert await ids(office, "search_tickets", "ticket_id", **asked) == [
+        ticket.id for ticket in open_tickets if (ticket.project, ticket.assignee) == (TICKET.project, TICKET.assignee)
     ]
-    assert ids(use("search_tickets", given)[0], "ticket_id") == wanted
 
 
-def test_expenses_projects_and_files_are_found() -> None:
+async def test_expenses_projects_and_files_are_found(office: Session[Office]) -> None:
     asked = {"query": EXPENSE.receipt, "employee_id": EXPENSE.employee, "status": "filed"}
-    assert ids(use("list_expenses", asked)[0], "expense_id") == [EXPENSE.id]
-    assert use("list_expenses", {**asked, "status": "paid"})[0]["found"] == 0
-    assert ids(use("list_projects", {"query": PROJECT.name})[0], "project_id") == [PROJECT.id]
-    assert ids(use("search_files", {"query": FILE.name})[0], "file_id") == [FILE.id]
+    assert await ids(office, "list_expenses", "expense_id", **asked) == [EXPENSE.id]
+    assert (await use(office, "list_expenses", **{**asked, "status": "paid"}))["found"] == 0
+    assert await ids(office, "list_projects", "project_id", query=PROJECT.name) == [PROJECT.id]
+    assert await ids(office, "search_files", "file_id", query=FILE.name) == [FILE.id]
 
 
 @pytest.mark.parametrize(
@@ -300,18 +295,17 @@ def test_expenses_projects_and_files_are_found() -> None:
         ("read_file", "file_id", FILE),
     ],
 )
-def test_a_record_is_read_as_it_is(name: str, argument: str, record: Record) -> None:
-    assert use(name, {argument: record.id})[0] == record.model_dump(mode="json")
+async def test_a_record_is_read_as_it_is(office: Session[Office], name: str, argument: str, record: Any) -> None:
+    assert await use(office, name, **{argument: record.id}) == record.model_dump(mode="json")
 
 
-def test_the_rules_can_be_read() -> None:
-    assert "above 500 needs the manager's approval" in use("get_policy", {"topic": "spending"})[0]["policy"]
-    assert "Public files may go to anybody" in use("get_policy", {"topic": "files"})[0]["policy"]
+async def test_the_rules_can_be_read(office: Session[Office]) -> None:
+    for topic in ("spending", "files"):
+        says((await use(office, "get_policy", topic=topic))["policy"])
 
 
-def test_a_page_that_there_is_not_is_refused() -> None:
-    with raises(ToolError):
-        use("list_projects", {"page": 4})
+async def test_a_page_that_there_is_not_is_refused(office: Session[Office]) -> None:
+    assert await refused(office, "list_projects", page=4) == "tool_error"
 
 
 # All of them.
@@ -334,10 +328,10 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize(("name", "parameter"), UNKNOWN)
-def test_an_id_that_there_is_not_is_refused_with_the_tool_that_finds_them(name: str, parameter: str) -> None:
+async def test_an_id_that_there_is_not_is_refused_with_the_tool_that_finds_them(
+    office: Session[Office], name: str, parameter: str
+) -> None:
     known = {name: arguments for name, arguments, *_ in (*CHANGES, *NEW)}
     known["pay"] = {"expense_id": EXPENSE.id, "amount": 1}
     known["find_free_slot"] = {"attendee_ids": ["C-0001"], "day": "2026-03-09", "minutes": 30}
-    arguments = {**known.get(name, {}), parameter: "X-1"}
-    with raises(ToolError):
-        use(name, arguments)
+    assert await refused(office, name, **{**known.get(name, {}), parameter: "X-1"}) == "tool_error"

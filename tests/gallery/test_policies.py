@@ -82,11 +82,11 @@ def test_weather_goes_on_in_a_conversation() -> None:
     conversation = input_items("What is the weather in Lima?")
     cities = []
     for prompt in ("And what is it like in Porto?", ""):
-        [call] = policy.respond(conversation, [])  # type: ignore[misc]
+        [call] = policy.respond(conversation, [])
         cities.append(json.loads(call["arguments"])["city"])
         output = WeatherEnvironment().get_weather(cities[-1])
         conversation += [call, function_call_output(call["call_id"], json.dumps(output))]
         said = policy.respond(conversation, [])
         assert said == [message(f"The weather in {cities[-1]} is cold.")]
-        conversation += [*said, *input_items(prompt)]  # type: ignore[misc]
+        conversation += [*said, *input_items(prompt)]
     assert cities == ["Lima", "Porto"]

@@ -1,6 +1,5 @@
 """refund: a customer who has to be asked, rules that decide, and a manager who may be a person."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -8,12 +7,13 @@ import pytest
 from stateroom import Sessions
 from stateroom.agent import Agent, run
 from stateroom.errors import BadTask
-from stateroom.gallery.refund import Desk, RefundEnvironment
-from stateroom.gallery.refund.shop import ANOTHER, OPENING, PUZZLED, Order, due
+from stateroom.gallery import RefundEnvironment
 from stateroom.model import Model, Scripted, function_call
 from stateroom.session import Session, Verdict
-from stateroom.store import Store, open_store
-from tests.messages import raises
+from stateroom.store import Store
+from tests.messages import raises, says
+
+OPENING = "Hello! I want my money back."
 
 REFERENCE = RefundEnvironment.policies["reference"]
 
@@ -33,14 +33,8 @@ def task(*wishes: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {**asked, "email": "ann@example.com", "orders": ORDERS, "wishes": list(wishes), **more}
 
 
-@pytest.fixture
-async def store() -> AsyncIterator[Store]:
-    async with open_store("memory://") as opened:
-        yield opened
-
-
-async def seeded(store: Store, *wishes: dict[str, Any], user_model: Model | None = None, **more: Any) -> Session[Desk]:
-    return await Sessions[Desk](RefundEnvironment(user_model), store).seed(task(*wishes, **more))
+async def seeded(store: Store, *wishes: dict[str, Any], user_model: Model | None = None, **more: Any) -> Session[Any]:
+    return await Sessions[Any](RefundEnvironment(user_model), store).seed(task(*wishes, **more))
 
 
 async def judged(store: Store, *calls: tuple[str, dict[str, Any]], wishes: Any = None, **more: Any) -> Verdict:
@@ -64,8 +58,11 @@ async def judged(store: Store, *calls: tuple[str, dict[str, Any]], wishes: Any =
         ("unwanted", 15, 0.0),
     ],
 )
-def test_what_is_due(reason: Any, days: int, amount: float) -> None:
-    assert due(Order(email="a@example.com", item="lamp", price=80.0, days=days), reason) == amount
+async def test_what_is_due_gets_the_reward(store: Store, reason: str, days: int, amount: float) -> None:
+    orders = {"1": {**ORDERS["1"], "price": 80.0, "days": days}}
+    settles = ("refund", {"order_id": "1", "amount": amount}) if amount else ("decline", {"order_id": "1"})
+    verdict = await judged(store, settles, wishes=[wish("1", reason)], orders=orders)
+    assert (verdict.reward, verdict.metrics["paid"]) == (1.0, amount)
 
 
 PAY = ("refund", {"order_id": "1", "amount": 60.0})
@@ -158,7 +155,7 @@ async def test_the_customer_goes_on_to_the_next_wish_when_one_is_settled_and_the
     session = await seeded(store, wish("1", "damaged"), wish("2", "unwanted"))
     assert await session.reply("Which item?", call_id="a") == "It is the lamp."
     await session.call(*PAY)
-    assert await session.reply("You get 60 back.", call_id="b") == ANOTHER
+    says(str(await session.reply("You get 60 back.", call_id="b")))
     assert await session.reply("Which item?", call_id="c") == "It is the bicycle."
     await session.call("decline", {"order_id": "2"})
     assert await session.reply("I am sorry.", call_id="d") is None
@@ -169,7 +166,8 @@ async def test_a_customer_who_is_never_asked_anything_loses_patience(store: Stor
     session = await seeded(store, wish("1", "damaged"))
     trajectory = await run(Agent(Scripted(["Hm.", "Well.", "Let me see.", "Hm."])), session)
     said = [item["content"] for item in trajectory.output if item.get("role") == "user"]
-    assert (trajectory.status, said) == ("completed", [PUZZLED, PUZZLED])
+    assert (trajectory.status, said) == ("completed", [said[0]] * 2)
+    says(said[0])
     assert (await session.verify()).reward == 0.0
 
 
@@ -183,7 +181,7 @@ async def test_a_model_can_play_the_customer(store: Store) -> None:
     assert (await session.verify()).reward == 1.0
 
 
-async def test_the_model_is_told_what_the_customer_wants_and_how_they_began(store: Store) -> None:
+async def test_the_model_is_told_what_the_customer_wants(store: Store) -> None:
     told: list[str] = []
 
     class Listens(Scripted):
@@ -194,6 +192,6 @@ async def test_the_model_is_told_what_the_customer_wants_and_how_they_began(stor
     session = await seeded(store, wish("1", "damaged"), wish("2", "unwanted"), user_model=Listens(["Hello."]))
     await session.reply("Hello!", call_id="a")
     [instructions] = told
-    for part in ("ann@example.com", "the lamp. It arrived broken.", "the bicycle. There is nothing wrong", OPENING):
+    for part in ("ann@example.com", "the lamp. It arrived broken.", "the bicycle. There is nothing wrong"):
         assert part in instructions
     assert "order 1" not in instructions

@@ -10,7 +10,6 @@ from stateroom.agent import Agent, run
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment
 from stateroom.model import Item, Scripted, function_call
 from stateroom.rollout import example_file, plan_run, run as collect
-from stateroom.rollout.rows import key_of
 from stateroom.store import open_store
 from tests.processes import ROOT
 
@@ -67,14 +66,14 @@ async def test_the_counter_of_the_guide_rewards_what_the_gallerys_does(tmp_path:
         model = CounterEnvironment.policies[policy]
         plan = plan_run(environment, model=model, output=tmp_path / f"{name}.jsonl", **options)
         rows = (await collect(plan)).rows
-        rewards.append({key_of(row): row["reward"] for row in rows})
+        rewards.append({(row["_ng_task_index"], row["_ng_rollout_index"]): row["reward"] for row in rows})
     assert rewards[0] == rewards[1]
     assert len(set(rewards[1].values())) == (1 if policy == "reference" else 2)
 
 
 @pytest.mark.parametrize("looked_up", [0, 1, 2])
 async def test_strict_extraction_looks_up_each_word(looked_up: int) -> None:
-    answers = [*LOOK_UPS[:looked_up], HAND_IN, "Done."]
+    answers: list[Any] = [*LOOK_UPS[:looked_up], HAND_IN, "Done."]
     loose = await verdict_of(ExtractionEnvironment(), WORDS, *answers)
     strict = await verdict_of(ExtractionEnvironment(strict=True), WORDS, *answers)
     assert loose.components == strict.components == {"looked_up": looked_up / 2}

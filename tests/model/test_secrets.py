@@ -135,7 +135,7 @@ async def test_a_key_with_a_line_end_after_it_is_good(server: Server, monkeypatc
 async def test_without_a_key_the_header_says_so(server: Server) -> None:
     server.replies = [Reply({"error": {"message": "none of that"}}, 400)]
     async with open_model(f"chat:m@{server.url}", {}) as source:
-        with raises(StateroomError):
+        with pytest.raises(StateroomError):
             await answer_of(source.for_episode(0), HELLO)
     assert echo(server.asked[0]) == "Bearer none"
 
@@ -146,7 +146,7 @@ async def test_the_key_of_openai_goes_to_no_other_host(
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     server.replies = [Reply({"error": {"message": "who are you?"}}, 401)]
     async with open_model(f"{kind}:m@{server.url}", {}) as source:
-        with raises(StateroomError):
+        with pytest.raises(StateroomError):
             await answer_of(source.for_episode(0), HELLO)
     assert echo(server.asked[0]) == "Bearer none"
 

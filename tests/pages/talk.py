@@ -8,6 +8,7 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from tests.pages.errors import PageError
@@ -43,7 +44,7 @@ class Talk:
 
     def __init__(self, command: list[str], folder: Path, variables: dict[str, str]) -> None:
         self.mark = f"done-{uuid4().hex}"
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         self._process = subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True, **pipes)
 
     def say(self, words: str, patience: float = PATIENCE) -> tuple[str, int]:

@@ -63,9 +63,9 @@ def warm_commands(variables: dict[str, str]) -> Iterator[Path]:
             told = {"python": sys.executable, "bin": str(Path(sys.executable).parent), "address": address}
             client.write_text(CLIENT.format(name=name, **told), encoding="utf-8")
             client.chmod(0o755)
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         command = [sys.executable, "-u", __file__, address]
-        with subprocess.Popen(command, env=variables, **pipes) as process:  # its end is that of its input
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, env=variables, stdin=pipe, stdout=pipe) as process:  # its input ends it
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             yield Path(folder)

@@ -49,7 +49,7 @@ def _write(appender: Appender, line: bytes) -> None:
 
 
 if os.environ.get("ERRANDS_DIE"):
-    _written, Appender.write = Appender.write, _write  # type: ignore[method-assign]
+    _written, Appender.write = Appender.write, _write  # type: ignore[method-assign,assignment]
 
 
 class Errands(State):

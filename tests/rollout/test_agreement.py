@@ -50,6 +50,7 @@ from stateroom.rollout import (
 from stateroom.store import open_store
 from stateroom.training import export_rows
 from tests.plans import make_branching, make_run
+from tests.rows import rows
 
 TASKS = 3
 
@@ -138,8 +139,7 @@ Outcome = tuple[float, list[Item]]
 def outcomes(path: Path) -> dict[int, list[Outcome]]:
     """The reward and the conversation of each episode, by task."""
     found: dict[int, list[Outcome]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
+    for row in rows(path):
         found.setdefault(row["_ng_task_index"], []).append((row["reward"], row["response"]["output"]))
     return found
 
@@ -193,7 +193,9 @@ class Runs:
 
 @pytest.mark.parametrize("environment", GALLERY)
 async def test_in_the_gallery(tmp_path: Path, environment: Any) -> None:
-    tasks = read_tasks(example_file(environment), environment())[: 1 if environment is OfficeEnvironment else TASKS]
+    examples = example_file(environment)
+    assert examples is not None
+    tasks = [*read_tasks(examples, environment())][: 1 if environment is OfficeEnvironment else TASKS]
     model = ModelSource("reference", environment.policies["reference"])
     await Runs(tmp_path, environment, model, tasks).check(RULES, interruption=4)
 
@@ -267,7 +269,7 @@ async def test_whatever_the_size_of_the_state(tmp_path: Path, size: int) -> None
     exported = [row async for row in export_rows(StoredRun(trees), "jsonl", how="vine")]
     assert len(exported) == len(outcomes(trees.rollouts)[0]) == 1 + 7 * 4  # an episode, and those from its states
     origin = f"{__file__}:ShelfEnvironment"
-    options = {"env_args": {"size": size}, "model": f"{__file__}:TakesSix", "input": [{"name": "a"}]}
+    options: dict[str, Any] = {"env_args": {"size": size}, "model": f"{__file__}:TakesSix", "input": [{"name": "a"}]}
     plan = plan_run(origin, engine="processes:1", output=tmp_path / "processes.jsonl", **options)
     assert (await run(plan)).failed == 0
     assert outcomes(plan.files.rollouts) == outcomes(tmp_path / "plain.jsonl")

@@ -3,15 +3,15 @@
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
-from jsonschema import validate
-from pydantic import PositiveInt
+from pydantic import BaseModel, Field, PositiveFloat, PositiveInt
 
 from stateroom import (
     Environment,
@@ -29,7 +29,6 @@ from stateroom.environment import find_environment, registered
 from stateroom.errors import EnvironmentFailed, TimedOut
 from stateroom.model import Item, Policy, calls_of, function_call, last_user_text, message, outputs_of
 from stateroom.rollout import CheckReport, Finding, check_environment, example_file, read_tasks
-from stateroom.rollout.check.policies import RandomValue, SeenValue, seen_in
 from tests.messages import raises
 
 Check = Callable[..., Any]
@@ -73,12 +72,16 @@ class TillEnvironment(Environment[Till, TillTask]):
         return Till()
 
     @tool
-    def sell(self, state: Till, price: PositiveInt) -> int:
+    def sell(self, state: Till, price: PositiveInt) -> Any:
         """Sell something.
 
         Args:
             price: What it costs.
         """
+        return self.sale(state, price)
+
+    def sale(self, state: Till, price: int) -> Any:
+        """What a sale does: others do something else here."""
         state.sold.append(price)
         state.total += price
         return state.total
@@ -336,13 +339,7 @@ class NoPolicy(TillEnvironment):
 class Lucky(TillEnvironment):
     """Takes its chance from elsewhere."""
 
-    @tool
-    def sell(self, state: Till, price: PositiveInt) -> float:
-        """Sell something.
-
-        Args:
-            price: What it costs.
-        """
+    def sale(self, state: Till, price: int) -> Any:
         state.sold.append(price)
         return random.random()
 
@@ -350,13 +347,7 @@ class Lucky(TillEnvironment):
 class Timely(TillEnvironment):
     """Writes the time of day into its state, and tells nobody."""
 
-    @tool
-    def sell(self, state: Till, price: PositiveInt) -> None:
-        """Sell something.
-
-        Args:
-            price: What it costs.
-        """
+    def sale(self, state: Till, price: int) -> Any:
         state.sold.append(price)
         state.at = time.perf_counter_ns()
 
@@ -396,13 +387,7 @@ class Remembering(TillEnvironment):
     def __init__(self) -> None:
         self.seen: list[int] = []
 
-    @tool
-    def sell(self, state: Till, price: PositiveInt) -> int:
-        """Sell something.
-
-        Args:
-            price: What it costs.
-        """
+    def sale(self, state: Till, price: int) -> Any:
         self.seen.append(price)
         state.sold.append(price)
         return len(self.seen)
@@ -415,13 +400,7 @@ class Turned(TillEnvironment):
         CURRENT[:] = []
         return Till()
 
-    @tool
-    def sell(self, state: Till, price: PositiveInt) -> int:
-        """Sell something.
-
-        Args:
-            price: What it costs.
-        """
+    def sale(self, state: Till, price: int) -> Any:
         CURRENT.append(price)
         state.sold.append(price)
         return sum(CURRENT)
@@ -430,13 +409,7 @@ class Turned(TillEnvironment):
 class Setting(TillEnvironment):
     """Sets something on itself that it never reads."""
 
-    @tool
-    def sell(self, state: Till, price: PositiveInt) -> int:
-        """Sell something.
-
-        Args:
-            price: What it costs.
-        """
+    def sale(self, state: Till, price: int) -> Any:
         self.last = price
         state.sold.append(price)
         return price
@@ -448,13 +421,7 @@ class Caching(TillEnvironment):
     def __init__(self) -> None:
         self.cache: dict[int, int] = {}
 
-    @tool
-    def sell(self, state: Till, price: PositiveInt) -> int:
-        """Sell something.
-
-        Args:
-            price: What it costs.
-        """
+    def sale(self, state: Till, price: int) -> Any:
         state.sold.append(price)
         return self.cache.setdefault(price, price * price)
 
@@ -529,7 +496,7 @@ class Broken(TillEnvironment):
     @tool
     def refund(self, state: Till) -> int:
         """Give the money back."""
-        return state.missing  # type: ignore[attr-defined,no-any-return]
+        return state.missing  # type: ignore[attr-defined]
 
 
 class Careless(TillEnvironment):
@@ -569,13 +536,7 @@ class Copying(TillEnvironment):
     def seed(self, task: TillTask) -> Till:
         return Till(total=5000)
 
-    @tool
-    def sell(self, state: Till, price: PositiveInt) -> int:
-        """Sell something.
-
-        Args:
-            price: What it costs.
-        """
+    def sale(self, state: Till, price: int) -> Any:
         state.sold = [*state.sold, *([] if state.sold else [0] * 5000), price]
         return price
 
@@ -754,13 +715,7 @@ async def test_a_policy_that_breaks_down_is_found(checked: Check) -> None:
 class Stuck(TillEnvironment):
     """Has a tool that does not end."""
 
-    @tool
-    def sell(self, state: Till, price: PositiveInt) -> int:
-        """Sell something.
-
-        Args:
-            price: What it costs.
-        """
+    def sale(self, state: Till, price: int) -> Any:
         raise TimedOut("30 s")  # as is raised in its place when the time is up
 
 
@@ -930,30 +885,45 @@ async def test_of_many_tasks_some_from_all_over_are_played_unless_all_are_to_be(
 
 # By chance.
 
-SCHEMAS: list[dict[str, Any]] = [
-    {"type": "string"},
-    {"type": "integer", "minimum": 3, "maximum": 5},
-    {"type": "number", "exclusiveMinimum": 0},
-    {"type": "boolean"},
-    {"enum": ["red", "blue"]},
-    {"const": 7},
-    {"anyOf": [{"type": "integer"}, {"type": "null"}]},
-    {"type": "array", "items": {"type": "integer"}, "minItems": 2},
-    {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "required": ["a"]},
-]
+
+class Part(BaseModel):
+    name: str
 
 
-@pytest.mark.parametrize("schema", SCHEMAS, ids=str)
-def test_what_is_made_up_fits_the_schema(schema: dict[str, Any]) -> None:
-    definitions = {"A": {"type": "string"}}
-    for seed in range(50):
-        value = RandomValue(Random(seed), [SeenValue("", value) for value in ("tea", 4, 2.5, -1)]).value(
-            schema, definitions
-        )
-        validate(value, {**schema, "$defs": definitions})
+class Library(TillEnvironment):
+    """Has tools that are asked by chance."""
+
+    asked: ClassVar[Counter[str]] = Counter()
+
+    @tool(effect="read")
+    def weigh(
+        self,
+        count: Annotated[int, Field(ge=3, le=5)],
+        rate: PositiveFloat,
+        sizes: Annotated[list[int], Field(min_length=2)],
+        colour: Literal["red", "blue"],
+        seven: Literal[7],
+        part: Part,
+        spare: int | None,
+        flag: bool,
+    ) -> None:
+        """Weigh a part."""
+        self.asked["weigh"] += 1
+
+    @tool(effect="read")
+    def find_books(self) -> list[dict[str, str]]:
+        """The books."""
+        self.asked["find"] += 1
+        return [{"id": "B-1", "title": "Tea"}, {"id": "B-2", "title": "Cups"}]
+
+    @tool(effect="read")
+    def open_book(self, book_id: str) -> None:
+        """Open a book."""
+        self.asked[book_id] += 1
 
 
-def test_what_was_seen_under_a_name_is_guessed_for_a_parameter_like_it() -> None:
-    seen = [*seen_in({"files": [{"id": "F-1", "title": "tea"}, {"id": "F-2", "title": "cups"}]})]
-    values = {RandomValue(Random(seed), seen).value({"type": "string"}, {}, "file_id") for seed in range(100)}
-    assert values - {"a", "tea", "two words", ""} == {"F-1", "F-2"}
+async def test_arguments_fit_their_schema_and_are_guessed_from_what_was_seen(checked: Check) -> None:
+    await checked(Library, [task(number) for number in range(1, 21)])
+    asked = Library.asked
+    assert asked.pop("weigh") == asked.pop("find") > 0  # no call of the one was refused for its arguments
+    assert asked.keys() - {"a", "tea", "two words", ""} == {"B-1", "B-2"}

@@ -1,7 +1,6 @@
 """Engines: whichever runs the episodes, the rows are the same, and what goes wrong is told."""
 
 import asyncio
-import json
 import os
 from asyncio.subprocess import Process
 from dataclasses import replace
@@ -14,24 +13,12 @@ from stateroom import Environment, State
 from stateroom.errors import EngineFailed, InvalidOption, StoreUnavailable
 from stateroom.model import message
 from stateroom.pauses import Pauses
-from stateroom.rollout import Report, Run, RunFiles, plan_run, run
-from stateroom.rollout.engines.processes import ProcessEngine
+from stateroom.rollout import Report, Run, plan_run, run
 from tests.messages import raises
+from tests.rows import comparable, rows
 from tests.servers.vllm import VLLM, Limits, by_policy, serving
 
-OWN = ("_stateroom_session", "_stateroom_parent", "_stateroom_times")
-"""What is another one in every run."""
-
 FLAKY = Path(__file__).with_name("flaky.py")
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return sorted(found, key=lambda row: (row["_ng_task_index"], row["_ng_rollout_index"]))
-
-
-def comparable(files: RunFiles) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name not in OWN} for row in rows(files.rollouts)]
 
 
 async def run_on(engine: str, folder: Path, environment: Any, **options: Any) -> tuple[Run, Report]:
@@ -55,7 +42,7 @@ async def test_rows_and_metrics_are_the_same_on_any_engine(
     local, report = await run_on("local", tmp_path, environment, **options)
     spread, other = await run_on("processes:2", tmp_path, environment, **options)
     assert (report.failed, other.failed) == (0, 0)
-    assert comparable(spread.files) == comparable(local.files)
+    assert comparable(spread.files.rollouts) == comparable(local.files.rollouts)
     assert other.metrics == report.metrics
 
 
@@ -83,30 +70,35 @@ async def test_a_worker_that_dies_again_and_again_ends_the_run(tmp_path: Path, m
     monkeypatch.setattr("stateroom.rollout.engines.worker_pool.PAUSES", Pauses(0.0, 0.0))
     model = f"{FLAKY}:Killer"
     plan = plan_run(f"{FLAKY}:FlakyEnvironment", model=model, input=[{}], engine="processes:1", output=tmp_path / "a")
-    with raises(EngineFailed):
+    with pytest.raises(EngineFailed):
         await run(replace(plan, lease=0.5))
 
 
 async def test_a_worker_that_is_cancelled_while_it_starts_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = plan_run("counter", engine="processes:1", output=tmp_path / "a.jsonl")
     execute = asyncio.create_subprocess_exec
     started: list[Process] = []
 
+    async def cancel(turns: int) -> None:
+        for _ in range(turns):  # of the event loop, since the process began to start
+            await asyncio.sleep(0)
+        running.cancel()
+
     async def recorded(*arguments: Any, **options: Any) -> Process:
+        cancelling.append(asyncio.create_task(cancel(len(cancelling))))
         started.append(await execute(*arguments, **options))
         return started[-1]
 
+    cancelling: list[asyncio.Task[None]] = []
     monkeypatch.setattr(asyncio, "create_subprocess_exec", recorded)
-    for turns in range(1, 12):  # of the event loop, before it is cancelled
-        async with ProcessEngine(plan, 1) as engine:
-            starting = asyncio.create_task(engine.start())
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            starting.cancel()
-            await asyncio.wait([starting])
+    while len(cancelling) < 12:
+        plan = plan_run("counter", engine="processes:1", output=tmp_path / f"{len(cancelling)}.jsonl")
+        running = asyncio.create_task(run(plan))
+        with pytest.raises(asyncio.CancelledError):
+            await running
         assert None not in [process.returncode for process in started]
+    assert started
 
 
 async def test_a_store_that_cannot_be_opened_is_told_before_anything_is_written(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -17,9 +19,10 @@ from stateroom.model import Answer, Item, Model, ModelSource, Policy, Request, f
 from stateroom.pauses import Pauses
 from stateroom.rollout import RemoteEnvironment, Report, Run, RunFiles, client, run
 from stateroom.rollout.remote import remote_backend
-from tests.messages import raises
+from tests.messages import raises, says
 from tests.patience import PATIENCE
 from tests.plans import make_run
+from tests.rows import rows
 
 REFERENCE = CounterEnvironment.policies["reference"]
 
@@ -159,14 +162,6 @@ def plan(folder: Path, server: str, policy: Any = REFERENCE, **more: Any) -> Run
     return make_run(**(settings | more))
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-
-
-def files_in(folder: Path) -> list[Path]:
-    return list(folder.iterdir())
-
-
 async def play(folder: Path, stranger: Stranger, *calls: Item) -> tuple[Report, Run]:
     """One episode with these calls."""
     policy = type("Told", (Script,), {"calls": list(calls)})
@@ -247,20 +242,16 @@ async def test_an_episode_that_was_cut_off_starts_over(stranger: Stranger, tmp_p
 async def test_what_was_never_sent_is_tried_again(
     stranger: Stranger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = client.ServerConnection._request
+    connect = aiohttp.TCPConnector.connect
     refused: list[str] = []
 
-    async def refused_at_first(self: client.ServerConnection, method: str, path: str, *more: Any) -> client.ServerReply:
-        if path not in refused and path == "/increment_counter":
-            refused.append(path)
-            monkeypatch.setattr(self, "_root", "http://127.0.0.1:1")
-            try:
-                return await request(self, method, path, *more)
-            finally:
-                monkeypatch.setattr(self, "_root", stranger.url)
-        return await request(self, method, path, *more)
+    async def refused_at_first(self: Any, request: aiohttp.ClientRequest, **more: Any) -> Any:
+        if request.url.path == "/increment_counter" and not refused:
+            refused.append(request.url.path)
+            raise aiohttp.ClientConnectorError(request.connection_key, ConnectionRefusedError("refused"))
+        return await connect(self, request, **more)
 
-    monkeypatch.setattr(client.ServerConnection, "_request", refused_at_first)
+    monkeypatch.setattr(aiohttp.TCPConnector, "connect", refused_at_first)
     report, _ = await play(tmp_path, stranger, ADD)
     assert (report.failed, refused, stranger.counts) == (0, ["/increment_counter"], {"s0": 4})
 
@@ -269,8 +260,8 @@ async def test_only_the_tools_that_are_offered_can_be_called(stranger: Stranger,
     names = ("verify", "seed_session", "close_session", "nothing", "", "../verify", "increment_counter/")
     _, given = await play(tmp_path, stranger, *(function_call(name, "c") for name in names))
     for name, output in zip(names, outputs(given), strict=True):
-        told = f"there is no tool named {name!r}; there are: get_counter_value, increment_counter"
-        assert json.loads(output) == {"error": {"code": "unknown_tool", "message": told}}
+        error = json.loads(output)["error"]
+        assert (error["code"], repr(name) in error["message"]) == ("unknown_tool", True)
     assert [path for path, _ in stranger.requests] == ["/", "/seed_session", "/verify"]
 
 
@@ -293,22 +284,15 @@ async def test_what_an_assistant_says_has_an_id_in_the_response_that_is_judged(
 
 
 @pytest.mark.parametrize(
-    ("verdict", "told"),
-    [
-        ({}, "the server's reply to verify has no reward: {"),
-        ({"reward": None}, "the reward in the server's reply to verify is not a number: null"),
-        ({"reward": "1.0"}, 'the reward in the server\'s reply to verify is not a number: "1.0"'),
-        ({"reward": True}, "the reward in the server's reply to verify is not a number: true"),
-        ({"reward": float("nan")}, "the reward in the server's reply to verify is not a number: NaN"),
-    ],
+    "verdict", [{}, {"reward": None}, {"reward": "1.0"}, {"reward": True}, {"reward": float("nan")}]
 )
 async def test_a_reward_that_is_no_number_fails_the_episode(
-    stranger: Stranger, tmp_path: Path, verdict: dict[str, Any], told: str
+    stranger: Stranger, tmp_path: Path, verdict: dict[str, Any]
 ) -> None:
     stranger.verdict = verdict
     _, given = await play(tmp_path, stranger)
     (failed,) = rows(given.files.failures)
-    assert failed["error"].startswith(f"BadVerdict: {told}")
+    says(failed["error"].partition("{")[0])
     assert (failed["_ng_failure_class"], failed["_ng_failure_terminal"]) == ("environment", True)
 
 
@@ -443,25 +427,14 @@ async def test_a_request_may_take_so_long(stranger: Stranger, start: Start) -> N
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    "url",
     [
-        (
-            "http://127.0.0.1:1",
-            "no answer from http://127.0.0.1:1/: Connection refused; start one with: stateroom serve",
-        ),
-        ("{}/elsewhere", "what answers at {}/elsewhere is not an environment's server: GET / got 404"),
-        ("{}/page", "what answers at {}/page is not an environment's server: GET / got 200"),
-        ("127.0.0.1:8000", "'127.0.0.1:8000' is not the URL of a server; one is http://127.0.0.1:8000"),
-        ("localhost", "'localhost' is not the URL of a server"),
-        ("http://", "'http://' is not the URL of a server"),
-        ("http://[::1", "'http://[::1' is not the URL of a server"),
-        ("http://h:99999", "'http://h:99999' is not the URL of a server"),
-        ("ftp://127.0.0.1", "'ftp://127.0.0.1' is not the URL of a server"),
-        ("{}?a=b", "is not the URL of a server"),
+        *("http://127.0.0.1:1", "{}/elsewhere", "{}/page", "{}?a=b"),
+        *("127.0.0.1:8000", "localhost", "http://", "http://[::1", "http://h:99999", "ftp://127.0.0.1"),
     ],
 )
 async def test_a_wrong_address_is_told_before_a_file_is_written(
-    stranger: Stranger, start: Start, tmp_path: Path, url: str, told: str
+    stranger: Stranger, start: Start, tmp_path: Path, url: str
 ) -> None:
     async def page(request: web.Request) -> web.Response:
         return web.Response(text="<h1>Welcome</h1>", content_type="text/html")
@@ -469,11 +442,9 @@ async def test_a_wrong_address_is_told_before_a_file_is_written(
     app = stranger.app()
     app.router.add_get("/page/", page)
     root = await start(app)
-    with pytest.raises((NotFound, ServerUnavailable)) as caught:
+    with raises((NotFound, ServerUnavailable)):
         await run(plan(tmp_path, url.format(root)))
-    assert told.format(root) in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert files_in(tmp_path) == []
+    assert os.listdir(tmp_path) == []
 
 
 async def test_without_the_client_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,7 +453,7 @@ async def test_without_the_client_library_the_extra_is_named(tmp_path: Path, mon
         monkeypatch.delitem(sys.modules, f"stateroom.rollout.{name}")
     with raises(NotFound):
         await run(plan(tmp_path, "http://127.0.0.1:1"))
-    assert files_in(tmp_path) == []
+    assert os.listdir(tmp_path) == []
 
 
 # Gymnasium-style servers.
@@ -517,7 +488,13 @@ class Steps:
         assert request.headers["Cookie"] == f"session={body['initial_count']}"
         [item] = body["response"]["output"]
         assert item["id"]
-        stepped = {"observation": None, "reward": 0.25, "terminated": False, "truncated": False, "info": {}}
+        stepped: dict[str, Any] = {
+            "observation": None,
+            "reward": 0.25,
+            "terminated": False,
+            "truncated": False,
+            "info": {},
+        }
         if item["type"] == "function_call":
             stepped["info"] = {"tool_outputs": [{"call_id": item["call_id"], "output": "warm"}]}
             stepped |= {"observation": "go on", "terminated": self.ends_with_call}
@@ -535,7 +512,7 @@ class Guesser(Model):
 
     async def answer(self, request: Request) -> Answer:
         said = [item for item in request.items if item.get("role") == "assistant"]
-        if not outputs_of(request.items):
+        if not outputs_of([*request.items]):
             return Answer([function_call("try_it", "c", number=1)])
         return Answer([message(request.settings["instructions"].split()[-1] if said else "what?")])
 

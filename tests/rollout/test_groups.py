@@ -1,7 +1,6 @@
 """Groups: episodes of one task that start from one state."""
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -15,6 +14,7 @@ from stateroom.rollout import Report, Run, RunFiles, run
 from stateroom.session import Clock
 from stateroom.store import open_store
 from tests.plans import make_run
+from tests.rows import rows
 
 
 class Dealt(State):
@@ -77,11 +77,6 @@ def plan(tmp_path: Path, name: str = "out", **changes: Any) -> Run:
         "group": 4,
     }
     return make_run(**(settings | changes))
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-    return sorted(found, key=lambda row: (row["_ng_task_index"], row["_ng_rollout_index"]))
 
 
 async def grouped(given: Run) -> tuple[Report, list[dict[str, Any]]]:
@@ -157,7 +152,7 @@ async def test_a_run_of_groups_can_be_cancelled(tmp_path: Path) -> None:
     waiting = asyncio.Event()
 
     class Waits(DealtEnvironment):
-        async def seed(self, task: Any) -> Dealt:  # type: ignore[override]
+        async def seed(self, task: Any) -> Dealt:
             waiting.set()
             await asyncio.Event().wait()
             return Dealt()

@@ -154,7 +154,12 @@ def test_what_was_indexed_before_is_not_read_again(files: RunFiles, monkeypatch:
     write_rows(files.rollouts, [row(20)])
     read: list[int] = []
     scalars = module._scalars
-    monkeypatch.setattr(module, "_scalars", lambda line, number: read.append(number) or scalars(line, number))
+
+    def note(line: bytes, number: int) -> Any:
+        read.append(number)
+        return scalars(line, number)
+
+    monkeypatch.setattr(module, "_scalars", note)
     assert tasks(RunIndex(files)) == [*range(21)]
     assert [number for number in read if number > 20] == [21]
     assert len(read) <= 1 + module.CHECKED

@@ -1,7 +1,7 @@
 """An episode whose judge fails waits for its verdict, and gets the one that it would have had."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,12 @@ from stateroom.model import (
     message,
     outputs_of,
 )
-from stateroom.rollout import Report, RescoreReport, RunFiles, rescore_rollouts, run, score_failures, unscored_rows
-from stateroom.store import Store, open_store
-from tests.messages import raises
+from stateroom.rollout import Report, RunFiles, rescore_rollouts, run, score_failures, unscored_rows
+from stateroom.store import Store
+from tests.messages import raises, says
 from tests.plans import make_run
+from tests.rollout.conftest import DownStore
+from tests.rows import comparable, rows
 
 
 class Critic(Model):
@@ -80,7 +82,7 @@ class Echo(Environment[None, SlateTask]):
     """Says a word, which a model judges."""
 
     name = "slate"
-    __init__ = SlateEnvironment.__init__  # type: ignore[assignment]
+    __init__ = SlateEnvironment.__init__
 
     @tool
     def write(self, word: str) -> str:
@@ -113,12 +115,6 @@ Collect = Callable[..., Any]
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with open_store(f"sqlite:///{tmp_path / 'rooms.db'}") as opened:
-        yield opened
-
-
-@pytest.fixture
 def collect(tmp_path: Path) -> Collect:
     """Run episodes; gives the report and the files."""
 
@@ -129,22 +125,6 @@ def collect(tmp_path: Path) -> Collect:
         return report, files
 
     return collect
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return sorted(found, key=lambda row: (row["_ng_task_index"], row["_ng_rollout_index"]))
-
-
-def placeless(path: Path) -> list[dict[str, Any]]:
-    own = ("_stateroom_session", "_stateroom_times")
-    return [{name: value for name, value in row.items() if name not in own} for row in rows(path)]
-
-
-async def judge(environment: Any, files: RunFiles, store: Store | None) -> RescoreReport:
-    return await score_failures(environment, files, store)
 
 
 # The run.
@@ -172,10 +152,10 @@ async def test_the_files_become_those_of_a_run_whose_judge_did_not_fail(
     kind: Any, fail: tuple[str, ...], collect: Collect, store: Store
 ) -> None:
     _, files = await collect(kind(Critic(*fail)), repeats=2)
-    report = await judge(kind(Critic()), files, store)
+    report = await score_failures(kind(Critic()), files, store)
     _, wanted = await collect(kind(Critic()), "wanted", repeats=2)
     assert (len(report.rows), report.refused, report.resumed) == (2 * len(fail), 0, 0)
-    assert placeless(files.rollouts) == placeless(wanted.rollouts)
+    assert comparable(files.rollouts) == comparable(wanted.rollouts)
     assert json.loads(files.metrics.read_text()) == json.loads(wanted.metrics.read_text())
     assert not files.failures.exists()
     assert sorted(path.name for path in files.rollouts.parent.glob("out*.new")) == []
@@ -183,7 +163,7 @@ async def test_the_files_become_those_of_a_run_whose_judge_did_not_fail(
 
 async def test_the_verdict_is_recorded_and_the_session_closed(collect: Collect, store: Store) -> None:
     _, files = await collect(SlateEnvironment(Critic("three")))
-    await judge(SlateEnvironment(Critic()), files, store)
+    await score_failures(SlateEnvironment(Critic()), files, store)
     [row] = (row for row in rows(files.rollouts) if row["word"] == "three")
     session = await Sessions[Any](SlateEnvironment(Critic()), store).open(
         row["_stateroom_session"], include_closed=True
@@ -199,14 +179,14 @@ async def test_the_verdict_is_recorded_and_the_session_closed(collect: Collect, 
 async def test_what_fails_again_stays_as_it_is_and_is_counted(collect: Collect, store: Store) -> None:
     _, files = await collect(SlateEnvironment(Critic("three", "seven")))
     [*before] = rows(files.failures)
-    report = await judge(SlateEnvironment(Critic("seven")), files, store)
+    report = await score_failures(SlateEnvironment(Critic("seven")), files, store)
     assert (len(report.rows), report.refused) == (1, 1)
     assert all("JudgeFailed" in reason and "Hm." in reason for reason in report.reasons)
     assert rows(files.failures) == [row for row in before if row["word"] == "seven"]
     assert [row["word"] for row in rows(files.rollouts)] == ["one", "three"]
-    report = await judge(SlateEnvironment(Critic("seven")), files, store)
+    report = await score_failures(SlateEnvironment(Critic("seven")), files, store)
     assert (len(report.rows), report.refused, len(rows(files.failures))) == (0, 1, 1)
-    report = await judge(SlateEnvironment(Critic()), files, store)
+    report = await score_failures(SlateEnvironment(Critic()), files, store)
     assert (len(report.rows), report.refused, len(rows(files.rollouts))) == (1, 0, 3)
 
 
@@ -217,7 +197,7 @@ async def test_other_failures_are_left_alone(collect: Collect, store: Store) -> 
     write_rows(files.failures, others)
     with files.failures.open("ab") as file:
         file.write(b'{"_ng_failure_class": "ju')
-    report = await judge(SlateEnvironment(Critic()), files, store)
+    report = await score_failures(SlateEnvironment(Critic()), files, store)
     assert (len(report.rows), report.refused) == (1, 0)
     first, second, half = files.failures.read_text().splitlines()
     assert [json.loads(first), json.loads(second), half] == [*others, '{"_ng_failure_class": "ju']
@@ -227,14 +207,14 @@ async def test_an_episode_that_failed_twice_is_judged_once(collect: Collect, sto
     _, files = await collect(SlateEnvironment(Critic("three")))
     write_rows(files.failures, rows(files.failures))
     critic = Critic()
-    report = await judge(SlateEnvironment(critic), files, store)
+    report = await score_failures(SlateEnvironment(critic), files, store)
     assert (len(report.rows), critic.asked, files.failures.exists()) == (1, 1, False)
 
 
 async def test_without_failures_nothing_is_done(collect: Collect, store: Store) -> None:
     _, files = await collect(SlateEnvironment(Critic()))
     files.metrics.unlink()
-    report = await judge(SlateEnvironment(Critic()), files, store)
+    report = await score_failures(SlateEnvironment(Critic()), files, store)
     assert (report.rows, report.refused, files.metrics.exists()) == ([], 0, False)
 
 
@@ -248,7 +228,7 @@ async def test_it_goes_on_where_it_was_killed_and_asks_no_judge_twice(
     """Killed after the verdict was recorded: while the row was written, or before the failures were."""
     _, files = await collect(SlateEnvironment(Critic("seven")))
     failures, lines = files.failures.read_bytes(), len(files.rollouts.read_bytes())
-    await judge(SlateEnvironment(Critic()), files, store)
+    await score_failures(SlateEnvironment(Critic()), files, store)
     whole = files.rollouts.read_bytes()
     kept = {"the row": lines, "half the row": (lines + len(whole)) // 2, "the end of the line": len(whole) - 1}
     files.rollouts.write_bytes(whole[: kept.get(lost, len(whole))])
@@ -256,59 +236,42 @@ async def test_it_goes_on_where_it_was_killed_and_asks_no_judge_twice(
     metrics = files.metrics.read_bytes()
     files.metrics.unlink()
     critic = Critic()
-    report = await judge(SlateEnvironment(critic), files, store)
+    report = await score_failures(SlateEnvironment(critic), files, store)
     assert (len(report.rows), report.refused, critic.asked) == (1, 0, 0)
     assert report.resumed == (lost in ("nothing", "the end of the line"))
     assert (files.rollouts.read_bytes(), files.metrics.read_bytes()) == (whole, metrics)
     assert not files.failures.exists()
 
 
-async def test_a_store_that_is_down_is_no_rows_fault(
-    collect: Collect, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_store_that_is_down_is_no_rows_fault(collect: Collect, store: Store) -> None:
     _, files = await collect(SlateEnvironment(Critic("seven")))
     before = files.failures.read_bytes()
-
-    async def down(*_: Any, **__: Any) -> Any:
-        raise StoreUnavailable("down")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "load", down)
-        with pytest.raises(StoreUnavailable):
-            await judge(SlateEnvironment(Critic()), files, store)
+    with pytest.raises(StoreUnavailable):
+        await score_failures(SlateEnvironment(Critic()), files, DownStore(store))
     assert files.failures.read_bytes() == before
 
 
 # What cannot be judged.
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"_stateroom_session": "gone"}, "there is no session …"),
-        ({"_stateroom_session": None}, "no _stateroom_session"),
-        ({"reward": 0.5}, "run the same reverify command again"),
-    ],
-)
-async def test_what_cannot_honestly_be_judged_stays(
-    change: dict[str, Any], reason: str, collect: Collect, store: Store
-) -> None:
+@pytest.mark.parametrize("change", [{"_stateroom_session": "gone"}, {"_stateroom_session": None}, {"reward": 0.5}])
+async def test_what_cannot_honestly_be_judged_stays(change: dict[str, Any], collect: Collect, store: Store) -> None:
     _, files = await collect(SlateEnvironment(Critic("seven")))
     [failure] = rows(files.failures)
     files.failures.unlink()
     write_rows(files.failures, [{**failure, **change}])
-    report = await judge(SlateEnvironment(Critic()), files, store)
+    report = await score_failures(SlateEnvironment(Critic()), files, store)
     assert (report.rows, report.refused) == ([], 1)
-    assert any(reason in told for told in report.reasons)
+    says("\n".join(report.reasons))
     assert rows(files.failures) == [{**failure, **change}]
 
 
 async def test_a_state_needs_a_store_and_judging_needs_rollouts(collect: Collect, store: Store) -> None:
     _, files = await collect(SlateEnvironment(Critic("seven")))
     with raises(NotFound):
-        await judge(SlateEnvironment(Critic()), files, None)
+        await score_failures(SlateEnvironment(Critic()), files, None)
     with raises(NotFound):
-        await judge(SlateEnvironment(Critic()), RunFiles(files.rollouts.parent / "no.jsonl"), store)
+        await score_failures(SlateEnvironment(Critic()), RunFiles(files.rollouts.parent / "no.jsonl"), store)
 
 
 # Judging again.

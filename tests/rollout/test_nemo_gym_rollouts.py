@@ -18,8 +18,9 @@ from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, Weather
 from stateroom.jsonl import write_rows
 from stateroom.model import ModelSource, Replayed
 from stateroom.rollout import RescoreReport, RunFiles, replay_rollouts, rescore_rollouts, run
-from tests.messages import raises
+from tests.messages import raises, says
 from tests.plans import make_run
+from tests.rows import rows
 
 Call = tuple[str, str, str]
 """A tool's name, its arguments and its output."""
@@ -95,10 +96,6 @@ def written(folder: Path, rollouts: list[dict[str, Any]], tasks: list[dict[str, 
     write_rows(folder / "tasks.jsonl", tasks)
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def prompt_of(row: dict[str, Any]) -> str:
     return str(row["responses_create_params"]["input"][-1]["content"])
 
@@ -161,8 +158,8 @@ async def test_the_state_decides_and_not_the_record(tmp_path: Path) -> None:
 async def test_another_output_than_on_record_is_refused(tmp_path: Path) -> None:
     written(tmp_path, COUNTING[:1], [{**each, "initial_count": 1} for each in COUNTS])
     report = await rescore(tmp_path, CounterEnvironment())
-    told = "BadTask: call 3, get_counter_value, has another output now: stateroom replay shows it"
-    assert (report.rows, [*report.reasons]) == ([], [told])
+    assert report.rows == []
+    says("\n".join(report.reasons))
 
 
 async def test_without_the_fields_of_their_tasks_they_are_refused(tmp_path: Path) -> None:

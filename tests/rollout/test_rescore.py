@@ -1,7 +1,7 @@
 """Re-verification: the new verdict is the one that a run would have given, and what cannot be known is refused."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,11 @@ from stateroom.model import (
     outputs_of,
 )
 from stateroom.rollout import RescoreReport, RunFiles, rescore_rollouts, run
-from stateroom.rollout.rows import REVERIFIED
-from stateroom.session import cached_session
-from stateroom.store import Store, open_store
-from tests.messages import raises
+from stateroom.store import Store
+from tests.messages import raises, says
 from tests.plans import make_run
+from tests.rollout.conftest import DownStore
+from tests.rows import OWN, rows, without
 
 
 class Pile(State):
@@ -82,18 +82,10 @@ class Two(Policy):
         return [message("done")] if done == 2 else [function_call("put", f"c{done}", weight=done + 1)]
 
 
+REVERIFIED = "_stateroom_reverified"
+"""What a rescored row says of the verdict before."""
+
 TASKS = [{"wanted": wanted} for wanted in (2, 3, 2)]
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'rooms.db'}"
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[Store]:
-    async with open_store(url) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -110,24 +102,11 @@ def collect(tmp_path: Path, url: str) -> Callable[..., Any]:
     return collect
 
 
-OWN = ("_stateroom_session", "_stateroom_times")
-"""What is another one in every run."""
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return sorted(found, key=lambda row: (row["_ng_task_index"], row["_ng_rollout_index"]))
-
-
 async def again(
     environment: Any, rollouts: Path, store: Store | None, name: str = "new", at: int | None = None
 ) -> tuple[RescoreReport, RunFiles]:
     files = RunFiles(rollouts.parent / f"{name}.jsonl")
     return await rescore_rollouts(environment, rollouts, files, store, at=at), files
-
-
-def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in names}
 
 
 async def test_new_rows_are_what_a_run_with_the_new_verifier_would_have_written(collect: Any, store: Store) -> None:
@@ -142,14 +121,7 @@ async def test_new_rows_are_what_a_run_with_the_new_verifier_would_have_written(
     assert report.metrics["agent_metrics"]["mean/reward_components/part"] == 0.5
 
 
-async def test_nothing_of_the_old_verdict_lingers(collect: Any, store: Store) -> None:
-    old = await collect(Detailed())
-    _, files = await again(PileEnvironment(), old, store)
-    told = rows(await collect(PileEnvironment(), "told"))
-    assert [without(row, *OWN, REVERIFIED) for row in rows(files.rollouts)] == [without(row, *OWN) for row in told]
-
-
-async def test_a_row_may_be_judged_again_and_again(collect: Any, store: Store) -> None:
+async def test_a_row_may_be_judged_again_and_nothing_of_the_old_verdict_lingers(collect: Any, store: Store) -> None:
     old = await collect(PileEnvironment())
     _, first = await again(Detailed(), old, store)
     _, second = await again(PileEnvironment(), first.rollouts, store, "newer")
@@ -190,7 +162,7 @@ class Lucky(PileEnvironment):
 
     name = "pile"
 
-    def verify(self, state: Pile, rng: Any, clock: Any, new_id: Any, session: SessionInfo) -> Verdict:  # type: ignore[override]
+    def verify(self, state: Pile, rng: Any, clock: Any, new_id: Any, session: SessionInfo) -> Verdict:
         told = [rng.random(), clock.now().isoformat(), new_id(), session.id, session.step, session.task.wanted]
         return Verdict(rng.random(), details={"told": told})
 
@@ -206,7 +178,7 @@ class LookingBack(PileEnvironment):
 
     name = "pile"
 
-    def verify(self, episode: Episode) -> Verdict:  # type: ignore[override]
+    def verify(self, episode: Episode) -> Verdict:
         weights = [call.input["weight"] for call in episode.calls()]
         return Verdict(1.0, details={"weights": weights, "heights": [len(state.stones) for state in episode.states()]})
 
@@ -228,11 +200,11 @@ async def test_any_state_on_the_way_can_be_judged(
     assert {row[REVERIFIED]["revision"] for row in rows(files.rollouts)} == {revision}
 
 
-@pytest.mark.parametrize(("at", "told"), [(7, "no state at 7"), (-3, "no state 3 calls back")])
-async def test_a_state_that_was_not_on_the_way_is_refused(collect: Any, store: Store, at: int, told: str) -> None:
+@pytest.mark.parametrize("at", [7, -3])
+async def test_a_state_that_was_not_on_the_way_is_refused(collect: Any, store: Store, at: int) -> None:
     report, files = await again(Detailed(), await collect(PileEnvironment()), store, at=at)
     assert (report.refused, report.rows) == (3, [])
-    assert told in rows(files.failures)[0]["error"]
+    says(rows(files.failures)[0]["error"])
 
 
 async def test_expired_and_closed_sessions_will_do(collect: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,11 +217,8 @@ async def test_expired_and_closed_sessions_will_do(collect: Any, store: Store, m
     assert len(report.rows) == 3
 
 
-async def test_a_long_session_is_read_from_its_snapshots(
-    collect: Any, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 0)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+@pytest.mark.usefixtures("snapshot_every_commit")
+async def test_a_long_session_is_read_from_its_snapshots(collect: Any, store: Store) -> None:
     report, files = await again(Detailed(), await collect(PileEnvironment()), store)
     assert (len(report.rows), {row["height"] for row in rows(files.rollouts)}) == (3, {2})
 
@@ -262,7 +231,7 @@ class Famous(PileEnvironment):
 
     name = "pile"
 
-    def verify(self, state: Pile, user: Fame) -> float:  # type: ignore[override]
+    def verify(self, state: Pile, user: Fame) -> float:
         return float(user.points)
 
 
@@ -279,14 +248,14 @@ async def test_shared_states_that_no_verdict_has_seen_are_refused(collect: Any, 
     old = await collect(PileEnvironment())
     report, files = await again(Famous(), old, store)
     assert report.refused == 3
-    assert "verify asks for user" in rows(files.failures)[0]["error"]
+    says(rows(files.failures)[0]["error"])
 
 
 async def test_shared_states_at_another_revision_are_refused(collect: Any, store: Store) -> None:
     old = await collect(Famous())
     report, files = await again(Famous(), old, store, at=2)
     assert report.refused == 3
-    assert "verify asks for user" in rows(files.failures)[0]["error"]
+    says(rows(files.failures)[0]["error"])
     report, _ = await again(Famous(), old, store, "judged", at=6)
     assert report.refused == 0
 
@@ -298,33 +267,29 @@ async def test_a_shared_state_that_was_made_anew_is_refused(collect: Any, store:
     await (await Sessions[Any](Famous(), store).seed({})).user()
     report, files = await again(Famous(), old, store)
     assert report.refused == 3
-    assert "made anew" in rows(files.failures)[0]["error"]
+    says(rows(files.failures)[0]["error"])
 
 
 # What is refused.
 
 
-async def refusal(rollouts: Path, store: Store, row: dict[str, Any] | None, environment: Any) -> str:
-    """Why one of the rows, changed like this, is refused; the others are judged."""
+async def refuses(rollouts: Path, store: Store, change: dict[str, Any], environment: Any) -> None:
+    """One of the rows, changed like this, is refused, and says why; the others are judged."""
     first, *others = rows(rollouts)
     changed = rollouts.parent / "changed.jsonl"
-    write_rows(
-        changed, [without({**first, **(row or {})}, *(name for name in row or {} if row[name] is None)), *others]
-    )
+    write_rows(changed, [without({**first, **change}, *(name for name in change if change[name] is None)), *others])
     report, files = await again(environment, changed, store)
     assert (report.refused, len(report.rows)) == (1, 2)
     [failure] = rows(files.failures)
     assert failure["_ng_failure_class"] == "refused"
     assert failure["_ng_task_index"] == 0
-    return str(failure["error"])
+    says(failure["error"])
 
 
-@pytest.mark.parametrize(("session", "reason"), [(None, "no _stateroom_session"), ("gone", "no session 'gone'")])
-async def test_a_row_without_its_session_is_refused(
-    collect: Any, store: Store, session: str | None, reason: str
-) -> None:
+@pytest.mark.parametrize("session", [None, "gone"])
+async def test_a_row_without_its_session_is_refused(collect: Any, store: Store, session: str | None) -> None:
     old = await collect(PileEnvironment())
-    assert reason in await refusal(old, store, {"_stateroom_session": session}, Detailed())
+    await refuses(old, store, {"_stateroom_session": session}, Detailed())
 
 
 async def test_the_second_row_of_an_episode_is_refused(collect: Any, store: Store) -> None:
@@ -343,23 +308,20 @@ async def test_a_row_whose_session_is_of_another_environment_is_refused(collect:
     session = await Sessions[Any](Other(), store).seed({})
     await session.verify()
     old = await collect(PileEnvironment())
-    assert "is of other, not of pile" in await refusal(old, store, {"_stateroom_session": session.id}, Detailed())
+    await refuses(old, store, {"_stateroom_session": session.id}, Detailed())
 
 
 async def test_a_row_whose_session_was_never_judged_is_refused(collect: Any, store: Store) -> None:
     session = await Sessions[Any](PileEnvironment(), store).seed({})
     old = await collect(PileEnvironment())
-    assert "has no verdict" in await refusal(old, store, {"_stateroom_session": session.id}, Detailed())
+    await refuses(old, store, {"_stateroom_session": session.id}, Detailed())
 
 
-async def test_a_row_whose_past_was_pruned_is_refused_if_that_is_asked_for(
-    collect: Any, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 0)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+@pytest.mark.usefixtures("snapshot_every_commit")
+async def test_a_row_whose_past_was_pruned_is_refused_if_that_is_asked_for(collect: Any, store: Store) -> None:
     old = await collect(PileEnvironment())
     await store.prune(rows(old)[0]["_stateroom_session"], 3)
-    assert "pruned" in await refusal(old, store, {}, LookingBack())
+    await refuses(old, store, {}, LookingBack())
     report, _ = await again(Detailed(), old, store, "last")
     assert len(report.rows) == 3
 
@@ -369,13 +331,13 @@ class Reading(PileEnvironment):
 
     name = "pile"
 
-    def verify(self, episode: Episode) -> float:  # type: ignore[override]
+    def verify(self, episode: Episode) -> float:
         return float(len(episode.response["output"]))
 
 
 async def test_a_row_with_another_response_than_was_judged_is_refused(collect: Any, store: Store) -> None:
     old = await collect(Reading())
-    assert "another response" in await refusal(old, store, {"response": {"output": []}}, Reading())
+    await refuses(old, store, {"response": {"output": []}}, Reading())
 
 
 class Raising(PileEnvironment):
@@ -383,7 +345,7 @@ class Raising(PileEnvironment):
 
     name = "pile"
 
-    def verify(self, episode: Episode) -> Any:  # type: ignore[override]
+    def verify(self, episode: Episode) -> Any:
         return {2: 1.0, 3: None}[episode.task.wanted] or 1 / 0
 
 
@@ -394,16 +356,10 @@ async def test_a_verifier_that_raises_fails_its_row_alone(collect: Any, store: S
     assert (failure["_ng_failure_class"], failure["error"]) == ("environment", "ZeroDivisionError: division by zero")
 
 
-async def test_a_store_that_fails_is_no_rows_fault(collect: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_that_fails_is_no_rows_fault(collect: Any, store: Store) -> None:
     old = await collect(PileEnvironment())
-
-    async def down(*_: Any, **__: Any) -> Any:
-        raise StoreUnavailable("down")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "load", down)
-        with pytest.raises(StoreUnavailable):
-            await again(Detailed(), old, store)
+    with pytest.raises(StoreUnavailable):
+        await again(Detailed(), old, DownStore(store))
     report, _ = await again(Detailed(), old, store)
     assert len(report.rows) == 3
 
@@ -554,14 +510,14 @@ class Chancy(Echo):
 
     name = "echo"
 
-    def verify(self, rng: Any) -> float:  # type: ignore[override]
+    def verify(self, rng: Any) -> float:
         return float(rng.random())
 
 
 async def test_luck_that_nothing_has_recorded_is_refused(collect: Any) -> None:
     report, files = await again(Chancy(), await collect(Echo(), model=ModelSource("two", Says)), None)
     assert (report.refused, report.rows) == (3, [])
-    assert "verify asks for rng" in rows(files.failures)[0]["error"]
+    says(rows(files.failures)[0]["error"])
 
 
 async def test_a_revision_without_a_state_is_a_mistake(collect: Any) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import json
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -23,12 +22,13 @@ from stateroom.errors import (
     NotFound,
     StoreUnavailable,
 )
+from stateroom.jsonl import write_rows
 from stateroom.model import Answer, Model, ModelSource, Request, function_call, message, outputs_of
 from stateroom.rollout import ResumePlan, RunFiles, run
-from stateroom.rollout.runner import what_is_left
 from stateroom.session import Sessions
 from tests.messages import raises
 from tests.plans import make_run
+from tests.rows import comparable, rows
 
 EPISODES = 6
 
@@ -142,25 +142,11 @@ class Site:
         return rows(self.files.failures)
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-    return sorted(found, key=lambda row: (row["_ng_task_index"], row["_ng_rollout_index"]))
-
-
-def untimed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name != "_stateroom_times"} for row in found]
-
-
-def comparable(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    own = ("_stateroom_session", "_stateroom_parent", "_stateroom_times")
-    return [{name: value for name, value in row.items() if name not in own} for row in found]
-
-
 async def whole(folder: Path, **settings: Any) -> list[dict[str, Any]]:
     """The rows of the same run in one piece."""
     site = Site(folder, "whole", **settings)
     assert (await site.run(resume=False)).failed == 0
-    return comparable(site.rollouts)
+    return comparable(site.files.rollouts)
 
 
 @contextmanager
@@ -178,7 +164,7 @@ async def test_a_model_that_could_not_be_reached_is_asked_for_what_is_missing(tm
     report = await site.run()
     assert (report.episodes, report.failed, len(report.rows)) == (EPISODES, 0, EPISODES)
     assert site.failures == []
-    assert comparable(site.rollouts) == await whole(tmp_path)
+    assert comparable(site.files.rollouts) == await whole(tmp_path)
     assert len(site.model.asked) == len({*site.model.asked})
     assert len(site.environment.put) == sum(range(EPISODES))
     assert len(site.environment.seeded) == EPISODES
@@ -193,7 +179,7 @@ async def test_what_may_pass_is_tried_again(tmp_path: Path, where: str, error: E
             report = await site.run(resume=resume)
             assert (report.failed, len(site.rollouts), len(site.failures)) == (1, EPISODES - 1, 1)
     assert (await site.run()).failed == 0
-    assert comparable(site.rollouts) == await whole(tmp_path)
+    assert comparable(site.files.rollouts) == await whole(tmp_path)
     assert len(site.model.asked) == len({*site.model.asked})
 
 
@@ -256,12 +242,12 @@ async def test_a_run_that_is_done_is_left_as_it_is(tmp_path: Path) -> None:
 async def test_rows_that_are_lost_or_cut_short_are_written_again(tmp_path: Path) -> None:
     site = Site(tmp_path)
     await site.run(resume=False)
-    whole = untimed(site.rollouts)
+    whole = comparable(site.files.rollouts)
     lines = site.files.rollouts.read_bytes().splitlines(keepends=True)
     site.files.rollouts.write_bytes(b"".join(lines[:3]) + lines[3][:40])
     asked, put = [*site.model.asked], [*site.environment.put]
     assert (await site.run()).failed == 0
-    assert untimed(site.rollouts) == whole
+    assert comparable(site.files.rollouts) == whole
     assert site.files.rollouts.read_bytes().startswith(b"".join(lines[:3]))
     assert (site.model.asked, site.environment.put) == (asked, put)
 
@@ -269,11 +255,11 @@ async def test_rows_that_are_lost_or_cut_short_are_written_again(tmp_path: Path)
 async def test_a_limit_that_was_reached_before_is_still_known(tmp_path: Path) -> None:
     site = Site(tmp_path, max_steps=3)
     await site.run(resume=False)
-    before = untimed(site.rollouts)
+    before = comparable(site.files.rollouts)
     assert {row["truncated"] for row in before} == {0, 1}
     site.files.rollouts.write_bytes(b"")
     await site.run()
-    assert untimed(site.rollouts) == before
+    assert comparable(site.files.rollouts) == before
 
 
 async def test_what_there_is_to_do_is_told(tmp_path: Path) -> None:
@@ -301,7 +287,7 @@ async def test_members_of_a_group_go_on_in_their_own_forks(tmp_path: Path) -> No
     assert [
         (row["_stateroom_session"], row["_stateroom_parent"]) for row in site.rollouts if row["_ng_task_index"] == 3
     ] == begun
-    assert comparable(site.rollouts) == await whole(tmp_path, group=3)
+    assert comparable(site.files.rollouts) == await whole(tmp_path, group=3)
     assert len(site.environment.put) == 3 * sum(range(EPISODES))
     assert len(site.environment.seeded) == EPISODES
 
@@ -332,7 +318,7 @@ async def test_without_a_state_answers_are_kept_in_a_store_that_is_given(tmp_pat
     with broken(site.model.broken, 2, ModelUnavailable("busy")):
         assert (await site.run(resume=False)).failed == 1
     assert (await site.run()).failed == 0
-    assert comparable(site.rollouts) == await whole(tmp_path, environment=Weighing())
+    assert comparable(site.files.rollouts) == await whole(tmp_path, environment=Weighing())
     assert len(site.model.asked) == len({*site.model.asked})
 
 
@@ -341,7 +327,7 @@ async def test_without_a_state_and_a_store_an_episode_starts_over(tmp_path: Path
     with broken(site.model.broken, 2, ModelUnavailable("busy")):
         assert (await site.run(resume=False)).failed == 1
     assert (await site.run()).failed == 0
-    assert comparable(site.rollouts) == await whole(tmp_path, environment=Weighing(), store="memory://")
+    assert comparable(site.files.rollouts) == await whole(tmp_path, environment=Weighing(), store="memory://")
     assert len(site.model.asked) == len({*site.model.asked}) + 2
 
 
@@ -447,19 +433,21 @@ async def test_what_is_a_group_and_what_is_not_must_be_gone_on_with_as_such(tmp_
         assert (await site.run(group=before)).failed == 0
 
 
-def test_the_rows_of_a_long_run_are_not_in_memory_at_once(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    inputs = [{"_ng_task_index": index, "_ng_rollout_index": 0} for index in range(101)]
-    site.files.inputs.write_text("".join(json.dumps(row) + "\n" for row in inputs))
-    long = {"reward": 1.0, "response": {"output": [message("long " * 100_000)]}}
-    site.files.rollouts.write_text("".join(json.dumps({**row, **long}) + "\n" for row in inputs[:100]))
+async def test_the_rows_of_a_long_run_are_not_in_memory_at_once(tmp_path: Path) -> None:
+    site = Site(tmp_path, environment=Weighing())
+    await site.run(resume=False)  # what is imported and cached on first use
+    [first, *_] = site.rollouts
+    long = {**first, "response": {**first["response"], "output": [message("long " * 100_000)]}}
+    keys = [{"_ng_task_index": index, "_ng_rollout_index": 0} for index in range(100)]
+    write_rows(site.files.inputs, [{**row, "wanted": 0} for row in keys[EPISODES:]])
+    write_rows(site.files.rollouts, [{**long, **row} for row in keys[EPISODES:]])
     tracemalloc.start()
     try:
-        left = what_is_left(site.files)
+        report = await site.run()
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (left.unfinished, left.done, len(site.rollouts)) == (1, 100, 100)
+    assert (report.failed, len(report.rows)) == (0, 100)
     assert peak < site.files.rollouts.stat().st_size / 2
 
 

@@ -22,22 +22,12 @@ from stateroom.session import read_entry
 from stateroom.store import open_store
 from tests.examples import share
 from tests.plans import make_run
+from tests.rows import comparable, rows
 
 pytestmark = pytest.mark.more("time")
 
 ERRANDS = Path(__file__).with_name("errands.py")
 COMMAND = (sys.executable, "-c", "from stateroom.cli import main; main()", "run", f"{ERRANDS}:ErrandEnvironment")
-OWN = ("_stateroom_session", "_stateroom_parent", "_stateroom_times")
-"""What is another one in every run."""
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-    return sorted(found, key=lambda row: (row["_ng_task_index"], row["_ng_rollout_index"]))
-
-
-def comparable(path: Path) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name not in OWN} for row in rows(path)]
 
 
 class Recorded(NamedTuple):
@@ -89,7 +79,7 @@ class Lives:
 
     @property
     def sessions(self) -> list[str]:
-        return [row["_stateroom_session"] for row in rows(self.files.inputs)] if self.files.inputs.exists() else []
+        return [row["_stateroom_session"] for row in rows(self.files.inputs)]
 
     async def live(self, die: str = "") -> int:
         """Let another one work on it, until it is done or dies; gives the code that it ended with."""

@@ -5,7 +5,6 @@ import gc
 import json
 import os
 import tracemalloc
-from math import inf, isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,12 @@ from hypothesis import given, strategies as st
 
 from stateroom import Environment, Episode, Verdict
 from stateroom.errors import BadTask
+from stateroom.jsonl import write_rows
 from stateroom.model import Answer, Model, ModelSource, Request, message
-from stateroom.rollout import Run, RunFiles, run
-from stateroom.rollout.index import RunIndex
-from stateroom.rollout.lazy import SpooledRows
-from stateroom.rollout.runner import what_is_left
+from stateroom.rollout import ResumePlan, Run, RunFiles, RunIndex, run
 from tests.messages import raises
 from tests.plans import make_run
+from tests.rows import rows
 
 MOST = 250
 """Bytes of memory per episode. Some 70 are strings that the JSON parser caches, up to a number of them."""
@@ -90,29 +88,19 @@ def test_an_episode_takes_few_bytes_of_a_resumed_runs_memory(tmp_path: Path) -> 
     assert (peaks[2] - peaks[1]) / 2000 < MOST
 
 
-# Rows in a file.
+# The report.
 
 
-def test_spooled_rows_read_like_a_list(tmp_path: Path) -> None:
-    rows = [{"_ng_task_index": 0, "number": number, "text": "é\ud83d"} for number in (1, 10**30, -0.5, inf, True, None)]
-    spooled = SpooledRows(rows, tmp_path)
-    assert (spooled, len(spooled), [*spooled], bool(spooled)) == (rows, 6, rows, True)
-    assert (spooled[-1], spooled[1:3], spooled[4:], spooled[9:]) == (rows[-1], rows[1:3], rows[4:], [])
-    assert (spooled[::-2], spooled[1:][1:-1]) == (rows[::-2], rows[2:-1])
+async def test_the_rows_of_a_report_read_like_a_list_and_leave_no_file_behind(tmp_path: Path) -> None:
+    planned = plan(tmp_path, 3, 2)
+    found = (await run(planned)).rows
+    expected = [*found]
+    assert (found, len(found), bool(found)) == (expected, 6, True)
+    assert (found[-1], found[1:3], found[4:], found[9:]) == (expected[-1], expected[1:3], expected[4:], [])
+    assert (found[::-2], found[1:][1:-1]) == (expected[::-2], expected[2:-1])
     with pytest.raises(IndexError):
-        spooled[6]
-    spooled.append({"reward": nan})
-    assert isnan(spooled[6]["reward"])
-    assert [row for row in spooled if row == rows[2]] == [rows[2]]
-    assert (SpooledRows(), bool(SpooledRows())) == ([], False)
-
-
-def test_spooled_rows_leave_nothing_behind(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else None
-    spooled = SpooledRows([{"a": 1}], tmp_path)
-    assert [*tmp_path.iterdir()] == []
-    del spooled
-    assert before is None or len(os.listdir("/proc/self/fd")) == before
+        found[6]
+    assert all(name.startswith("3-2") for name in os.listdir(tmp_path))
 
 
 # Inputs.
@@ -131,9 +119,9 @@ def test_inputs_are_found_by_key_wherever_they_are_in_the_file(
     tmp_path_factory: pytest.TempPathFactory, given: list[tuple[tuple[int, int], int]], asked: list[tuple[int, int]]
 ) -> None:
     files = RunFiles(tmp_path_factory.mktemp("inputs") / "run.jsonl")
-    rows = [{"_ng_task_index": task, "_ng_rollout_index": rollout, "n": n} for (task, rollout), n in given]
-    files.inputs.write_text("\ufeff\n" + "\n\n".join(map(json.dumps, rows)))
-    expected = {key: row for (key, _), row in zip(given[::-1], rows[::-1], strict=True)}  # the first one counts
+    lines = [{"_ng_task_index": task, "_ng_rollout_index": rollout, "n": n} for (task, rollout), n in given]
+    files.inputs.write_text("\ufeff\n" + "\n\n".join(map(json.dumps, lines)))
+    expected = {key: row for (key, _), row in zip(given[::-1], lines[::-1], strict=True)}  # the first one counts
     inputs = inputs_of(files)
     assert (inputs, [*inputs], bool(inputs)) == (expected, sorted(expected), bool(expected))
     assert [inputs.get(key) for key in asked] == [expected.get(key) for key in asked]
@@ -154,18 +142,18 @@ def test_a_line_that_is_no_row_is_named(line: str, tmp_path: Path) -> None:
         inputs_of(files)
 
 
-def test_a_resumed_run_reads_what_is_left_in_the_order_of_its_tasks(tmp_path: Path) -> None:
+async def test_a_resumed_run_runs_what_is_left_and_keeps_each_row_once(tmp_path: Path) -> None:
     planned = plan(tmp_path, 3)
-    planned.files.begin(planned.inputs())
-    rows = [json.loads(line) for line in planned.files.inputs.read_text().splitlines()]
-    done = [rows[7], rows[1], rows[7], {**rows[0], "_ng_task_index": 99}]
-    planned.files.rollouts.write_text("".join(json.dumps({**row, "reward": 1.0}) + "\n" for row in done))
-    failures = [(rows[2], True), (rows[3], False), (rows[2], True), (rows[7], True)]
-    planned.files.failures.write_text(
-        "".join(json.dumps({**row, "_ng_failure_terminal": ended}) + "\n" for row, ended in failures)
-    )
-    left = what_is_left(planned.files)
-    assert [*left.rows] == [*left.rows] == [rows[index] for index in (0, 3, 4, 5, 6, 8, 9, 10, 11)]
-    assert (left.unfinished, left.tasks, left.failed, left.done, left.episodes) == (9, 4, 1, 3, 13)
-    assert len(planned.files.rollouts.read_text().splitlines()) == 3  # each once
-    assert len(planned.files.failures.read_text().splitlines()) == 1
+    await run(planned)
+    files, inputs, done = planned.files, rows(planned.files.inputs), rows(planned.files.rollouts)
+    files.rollouts.unlink()
+    write_rows(files.rollouts, [done[7], done[1], done[7], {**done[0], "_ng_task_index": 99}])
+    ended = [(2, True), (3, False), (2, True), (7, True)]
+    write_rows(files.failures, [{**inputs[row], "_ng_failure_terminal": terminal} for row, terminal in ended])
+    left: list[ResumePlan] = []
+    await run(plan(tmp_path, 3, resume=True), on_start=left.append)
+    assert [(each.episodes, each.over, each.failed) for each in left] == [(13, 4, 1)]
+    keys = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows(files.rollouts)]
+    every = [(task, rollout) for task in range(4) for rollout in range(3)]
+    assert keys == [*every[:2], *every[3:], (99, 0)]
+    assert [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows(files.failures)] == [(0, 2)]

@@ -59,7 +59,9 @@ def test_all_bad_rows_are_told_at_once_but_not_too_many(path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "\n \n"])
 def test_a_file_without_tasks(path: Path, text: str) -> None:
-    assert complaint(path, text) == f"{path} has no tasks"
+    path.write_text(text)
+    with raises(BadTask):
+        read_tasks(path, CounterEnvironment())
 
 
 def test_a_file_that_is_not_there_or_not_text(path: Path, tmp_path: Path) -> None:

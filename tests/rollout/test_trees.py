@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import runpy
 from collections import Counter
 from pathlib import Path
@@ -29,6 +30,7 @@ from stateroom.rollout import (
 from stateroom.store import open_store
 from tests.messages import raises
 from tests.plans import make_branching
+from tests.rows import rows
 
 STEPS = 3
 
@@ -90,14 +92,6 @@ def plan(tmp_path: Path, rule: Any, name: str = "out", **changes: Any) -> Branch
         "rule": rule if hasattr(rule, "grow") else Rule(rule),
     }
     return make_branching(**(settings | changes))
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-
-
-def names_in(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir()]
 
 
 Grew = tuple[TreeReport, list[dict[str, Any]], dict[int, list[dict[str, Any]]]]
@@ -320,7 +314,7 @@ async def test_max_steps_counts_from_the_root(tmp_path: Path) -> None:
 
 async def test_a_deadline_ends_a_branch_where_it_is(tmp_path: Path) -> None:
     class Hesitates(Wanders):
-        async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:  # type: ignore[override]
+        async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
             if outputs_of(conversation):
                 await asyncio.Event().wait()
             return [function_call("go", "c", way="up")]
@@ -476,7 +470,7 @@ async def test_an_earlier_tree_is_not_written_over(tmp_path: Path) -> None:
     given.files.tree.write_text("mine")
     with raises(CannotWrite):
         await branch(given)
-    assert names_in(tmp_path) == ["out_tree.jsonl"]
+    assert os.listdir(tmp_path) == [given.files.tree.name]
 
 
 NODE = {

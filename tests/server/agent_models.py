@@ -5,13 +5,15 @@ import os
 import time
 from collections import Counter
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from stateroom.gallery.counter.policies import ReferencePolicy
+from stateroom.gallery import CounterEnvironment
 from stateroom.model import Answer, Item, Model, Policy, Request, Usage, function_call, message, outputs_of
 
+ReferencePolicy: Any = CounterEnvironment.policies["reference"]
 
-class Waits(ReferencePolicy):
+
+class Waits(ReferencePolicy):  # type: ignore[misc]
     """Answers when `gate` is open; for tests in the process of the server, which share these."""
 
     gate: ClassVar[asyncio.Event]
@@ -26,7 +28,7 @@ class Waits(ReferencePolicy):
         cls.gate, cls.cancelled = asyncio.Event(), asyncio.Event()
         cls.arrived, cls.asked = asyncio.Semaphore(0), Counter()
 
-    async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:  # type: ignore[override]
+    async def respond(self, conversation: list[Item], tools: list[Item]) -> Any:
         done = len(outputs_of(conversation))
         self.asked[done] += 1
         if done:
@@ -39,10 +41,10 @@ class Waits(ReferencePolicy):
         return super().respond(conversation, tools)
 
 
-class WaitsForFile(ReferencePolicy):
+class WaitsForFile(ReferencePolicy):  # type: ignore[misc]
     """Writes a file when it was given a result, and goes on when another file is there."""
 
-    async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:  # type: ignore[override]
+    async def respond(self, conversation: list[Item], tools: list[Item]) -> Any:
         folder = Path(os.environ["STATEROOM_TEST_FOLDER"])
         if outputs_of(conversation):
             (folder / f"worker-{os.getpid()}-{id(self)}").touch()
@@ -55,10 +57,10 @@ def _wait_for(file: Path) -> None:
         time.sleep(0.01)
 
 
-class Fails(ReferencePolicy):
+class Fails(ReferencePolicy):  # type: ignore[misc]
     """Gives up after a result."""
 
-    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+    def respond(self, conversation: list[Item], tools: list[Item]) -> Any:
         if outputs_of(conversation):
             raise ValueError("out of order")
         return super().respond(conversation, tools)

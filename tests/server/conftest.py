@@ -20,8 +20,8 @@ import uvicorn
 
 from stateroom import Environment
 from stateroom.gallery import CounterEnvironment
-from stateroom.server import Application, ApplicationOptions, Services
-from stateroom.server.process import bind, configured
+from stateroom.server import Application, ApplicationOptions, Services, bind
+from stateroom.server.process import configured
 from tests.patience import PATIENCE
 
 SECRET = "a secret that is only good for tests"
@@ -37,7 +37,7 @@ class Impatient:
         await asyncio.sleep(seconds / 10)
 
 
-uvicorn.server.asyncio = Impatient()  # type: ignore[attr-defined]
+uvicorn.server.asyncio = Impatient()  # type: ignore[assignment,attr-defined]
 
 
 @dataclass
@@ -87,28 +87,40 @@ async def serve() -> AsyncIterator[Serve]:
 
 
 @asynccontextmanager
-async def running(app: Application) -> AsyncIterator[Served]:
-    """Serve an application on a port of its own."""
-    listening = bind("127.0.0.1", 0)
-    server = uvicorn.Server(configured(lambda: app, app.limits.timeout))
-    task = asyncio.create_task(server.serve([listening]))
+async def listening(app: Any, timeout: float) -> AsyncIterator[tuple[uvicorn.Server, str]]:
+    """The server of an ASGI application, and its URL."""
+    place = bind("127.0.0.1", 0)
+    server = uvicorn.Server(configured(lambda: app, timeout))
+    task = asyncio.create_task(server.serve([place]))
     while not server.started:
         await asyncio.sleep(0)
         if task.done():
             await task
-    host, port = listening.getsockname()
+    host, port = place.getsockname()
     try:
-        async with _http() as client:
-            yield Served(f"http://{host}:{port}", client, app)
+        yield server, f"http://{host}:{port}"
     finally:
         server.should_exit = True
         await task
-        listening.close()
+        place.close()
+
+
+@asynccontextmanager
+async def running(app: Any) -> AsyncIterator[Served]:
+    """Serve an application on a port of its own."""
+    async with listening(app, app.limits.timeout) as (_, url), _http() as client:
+        yield Served(url, client, app)
 
 
 def _http() -> aiohttp.ClientSession:
     jar = aiohttp.CookieJar(unsafe=True)  # it keeps cookies of hosts without a name
     return aiohttp.ClientSession(cookie_jar=jar)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store that only its server can see, and one in a file."""
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
 
 
 @pytest.fixture

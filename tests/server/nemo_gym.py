@@ -176,9 +176,14 @@ class ScriptedModel(BaseHTTPRequestHandler):
         outputs = [item["output"] for item in asked["input"] if item.get("type") == "function_call_output"]
         if len(outputs) < len(calls):
             name, arguments = calls[len(outputs)]
-            item = {"type": "function_call", "call_id": f"call_{len(outputs)}", "name": name, "arguments": arguments}
+            item: dict[str, Any] = {
+                "type": "function_call",
+                "call_id": f"call_{len(outputs)}",
+                "name": name,
+                "arguments": arguments,
+            }
         else:
-            said = {"type": "output_text", "text": outputs[-1] if outputs else "", "annotations": []}
+            said: dict[str, Any] = {"type": "output_text", "text": outputs[-1] if outputs else "", "annotations": []}
             item = {"type": "message", "id": "message", "role": "assistant", "status": "completed", "content": [said]}
         response = {
             "id": "response",

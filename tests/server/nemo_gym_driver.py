@@ -38,7 +38,7 @@ async def main() -> None:
     serving = []
     for descriptor, name, path in (argument.split(",") for argument in sys.argv[1:]):
         server = uvicorn.Server(uvicorn.Config(made(name, path, client), log_level="warning"))
-        server.capture_signals = nullcontext  # type: ignore[method-assign] # a signal ends the process
+        server.capture_signals = nullcontext  # type: ignore[method-assign,assignment] # a signal ends the process
         serving.append(server.serve([socket.socket(fileno=int(descriptor))]))
     await asyncio.gather(*serving)
 

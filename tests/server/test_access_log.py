@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-import aiohttp
 import pytest
+from yarl import URL
 
 from stateroom.gallery import CounterEnvironment
 
@@ -56,7 +56,7 @@ async def test_every_route_has_its_line(
     logged: Any, connect: Any, until: Any, method: str, path: str, status: int, environment: str | None
 ) -> None:
     client = await connect(logged.url)
-    await client.client.request(method, aiohttp.client.URL(logged.root + path, encoded=True))
+    await client.client.request(method, URL(logged.root + path, encoded=True))
     await until(lambda: lines(logged, path))
     [line] = lines(logged, path)
     assert (line["method"], line["status"], line["environment"]) == (method, status, environment)

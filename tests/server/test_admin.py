@@ -52,11 +52,6 @@ class LedgerEnvironment(Environment[Ledger]):
         return 1.0
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
-
-
 @pytest.fixture
 async def served(serve: Any, store_url: str) -> Any:
     return await serve(store=store_url)

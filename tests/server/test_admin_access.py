@@ -40,7 +40,7 @@ async def ask(
 @pytest.fixture
 async def app(serve: Any) -> Application:
     """An application that was not given a token, and answers to any name."""
-    return (await serve(hosts=None)).app  # type: ignore[no-any-return]
+    return (await serve(hosts=None)).app
 
 
 async def test_with_a_token_only_whoever_has_it_gets_in(serve: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from stateroom import Environment, State, tool
 from stateroom.errors import ToolError
-from stateroom.session import Retention, RetentionPolicy, cached_session, history, transcript
+from stateroom.session import Retention, RetentionPolicy, history, transcript
 
 
 class Notes(State):
@@ -51,7 +51,7 @@ async def noted(served: Any, number: int) -> Any:
 async def page(served: Any, session: Any, query: str) -> dict[str, Any]:
     status, found = await served.get(f"/admin/sessions/{session.id}/log?{query}")
     assert status == 200
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def revisions(found: dict[str, Any]) -> list[int]:
@@ -151,9 +151,8 @@ async def test_a_long_load_does_not_stop_the_server(served: Any, monkeypatch: py
     ticking.cancel()
 
 
-async def test_what_was_pruned_is_said(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 100)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+@pytest.mark.usefixtures("snapshot_every_commit")
+async def test_what_was_pruned_is_said(served: Any) -> None:
     session = await noted(served, 40)
     pruning = Retention(served.services.store, RetentionPolicy(keep=5), served.services.now)
     [(_, cut)] = [made async for made in pruning.carry_out()]

@@ -22,11 +22,6 @@ from tests.patience import PATIENCE
 ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
-
-
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "POLL", 0.01)
@@ -62,7 +57,7 @@ class Stream:
         assert event["event"] == "entry"
         entry, session = event["data"]["entry"], quote(event["data"]["session"], safe="")
         assert f"{session}:{entry['revision']}" in event["id"].split(",")
-        return entry  # type: ignore[no-any-return]
+        return entry
 
     async def end(self) -> dict[str, Any]:
         """The data of the last event."""
@@ -70,7 +65,7 @@ class Stream:
         assert event["event"] == "end"
         assert await self.lines() == []
         del event["data"]["session"]
-        return event["data"]  # type: ignore[no-any-return]
+        return event["data"]
 
 
 @asynccontextmanager
@@ -124,7 +119,7 @@ async def test_many_follow_one_log_and_miss_nothing(serve: Any, store_url: str) 
 
     async def revisions() -> list[int]:
         async with follow(served, session.id) as stream:
-            found = []
+            found: list[Any] = []
             while len(found) < 42:
                 found.append((await stream.entry())["revision"])
             assert await stream.end() == {"status": "closed"}
@@ -364,7 +359,7 @@ async def test_a_stream_continues_after_any_event_without_gap_or_duplicate(serve
     expected = [(session.id, revision) for session in sessions for revision in range(2, 6)]
     for breaks_after in range(1, 12):
         async with open_stream(served, f"stream?sessions={asked}") as opened:
-            found = []
+            found: list[Any] = []
             while len(found) < breaks_after:
                 event = await opened.next()
                 if event["event"] == "entry":
@@ -392,7 +387,7 @@ async def test_sessions_that_cannot_be_followed_are_refused(serve: Any, wrong: s
 async def arrived(opened: Stream) -> str:
     event = await opened.next()
     assert (event["event"], event["data"]["status"]) == ("session", "live")
-    return event["data"]["id"]  # type: ignore[no-any-return]
+    return event["data"]["id"]
 
 
 async def test_new_sessions_arrive_and_old_ones_do_not(serve: Any, store_url: str) -> None:

@@ -1,7 +1,6 @@
 """The agent server: whole episodes at `/run`, and turns in a session at `/v1/responses`, by a real client."""
 
 import asyncio
-import json
 import os
 import signal
 import time
@@ -18,11 +17,11 @@ from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, Weather
 from stateroom.model import open_model
 from stateroom.rollout import RunFiles, generate_tasks, run
 from stateroom.server import Key
-from stateroom.server.agent import LEASE
 from stateroom.session import Ask
 from stateroom.training import sequences
 from tests.patience import PATIENCE
 from tests.plans import make_run
+from tests.rows import OWN, rows, without
 from tests.server.agent_models import Waits
 from tests.servers.vllm import VLLM, by_policy, serving
 
@@ -48,14 +47,9 @@ def waits() -> type[Waits]:
     return Waits
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
-
-
 def comparable(row: dict[str, Any]) -> dict[str, Any]:
     """A row without what differs from run to run."""
-    return {name: value for name, value in row.items() if name not in ("_stateroom_session", "_stateroom_times")}
+    return without(row, *OWN)
 
 
 async def ran(served: Any, row: dict[str, Any], path: str = "/run", **headers: str) -> dict[str, Any]:
@@ -67,7 +61,7 @@ async def ran(served: Any, row: dict[str, Any], path: str = "/run", **headers: s
         told = await reply.json()
         assert reply.status == 200, told
         assert "set-cookie" not in reply.headers  # nobody else acts in the session
-        return told  # type: ignore[no-any-return]
+        return told
 
 
 async def refused(served: Any, path: str, body: Any, **headers: str) -> tuple[int, str]:
@@ -85,16 +79,9 @@ async def test_the_reply_is_the_row_of_a_run(
 ) -> None:
     files, source = RunFiles(tmp_path / "run.jsonl"), open_model(policy, kind.policies)
     await run(make_run(kind(), source, generate_tasks(kind, 4, seed=1), files, repeats=2))
-    inputs, rows = (
-        [json.loads(line) for line in path.read_text().splitlines()] for path in (files.inputs, files.rollouts)
-    )
     served = await serve(kind(), agent=policy)
-    replies = [await ran(served, {name: value for name, value in row.items() if name[:2] != "_s"}) for row in inputs]
-
-    def place(row: dict[str, Any]) -> tuple[int, int]:
-        return row["_ng_task_index"], row["_ng_rollout_index"]
-
-    assert [comparable(reply) for reply in replies] == [comparable(row) for row in sorted(rows, key=place)]
+    replies = [await ran(served, without(row, *OWN)) for row in rows(files.inputs)]
+    assert [comparable(reply) for reply in replies] == [comparable(row) for row in rows(files.rollouts)]
 
 
 async def test_tokens_come_with_whole_prompts(serve: Any) -> None:
@@ -260,15 +247,15 @@ async def test_an_episode_without_an_id_ends_with_its_client(serve: Any, waits: 
 
 async def test_256_episodes_at_once(serve: Any, store_url: str, waits: type[Waits]) -> None:
     served = await serve(store=store_url, agent=WAITS)
-    rows = [{**ROW, "initial_count": n, "expected_count": n + 6, "_ng_rollout_index": n} for n in range(256)]
+    tasks = [{**ROW, "initial_count": n, "expected_count": n + 6, "_ng_rollout_index": n} for n in range(256)]
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
 
         async def send(row: dict[str, Any]) -> Any:
             async with client.post(f"{served.url}/run", json=row) as reply:
                 return await reply.json()
 
-        running = [asyncio.create_task(send(row)) for row in rows]
-        for _ in rows:
+        running = [asyncio.create_task(send(row)) for row in tasks]
+        for _ in tasks:
             await asyncio.wait_for(waits.arrived.acquire(), PATIENCE)
         assert served.app.in_flight == 256
         assert (await served.post("/seed_session", ROW))[0] == 200  # others are served meanwhile
@@ -441,7 +428,7 @@ async def test_no_reward_changes_when_a_worker_is_killed(launch: Any, until: Any
     [(killed, _)] = Counter(name.split("-")[1] for name in os.listdir(tmp_path) if "worker-" in name).most_common(1)
     os.kill(int(killed), signal.SIGKILL)
     (tmp_path / "go").touch()
-    rows = await asyncio.wait_for(asyncio.gather(*running), PATIENCE + LEASE)
-    assert [row["reward"] for row in rows] == [1.0] * 16
-    assert [row["tool_calls"] for row in rows] == [3] * 16
-    assert len({row["_stateroom_session"] for row in rows}) == 16
+    done = await asyncio.wait_for(asyncio.gather(*running), 2 * PATIENCE)
+    assert [row["reward"] for row in done] == [1.0] * 16
+    assert [row["tool_calls"] for row in done] == [3] * 16
+    assert len({row["_stateroom_session"] for row in done}) == 16

@@ -83,7 +83,8 @@ async def test_a_stored_value_that_cannot_be_is_told_of_and_charges_nothing(serv
     token = served.services.environments["bill"].signer.sign(bad).decode()
     before = await served.services.store.maintenance.export(bad)
     served.client.cookie_jar.clear()
-    for path, sent in [("/charge", {}), ("/verify", {"response": {}})]:
+    requests: dict[str, Any] = {"/charge": {}, "/verify": {"response": {}}}
+    for path, sent in requests.items():
         status, body = await served.post(path, sent, headers={"Cookie": f"stateroom_bill={token}"})
         assert (status, body["error"]["code"]) == (500, "environment_error")
         with pytest.raises(AssertionError, match=f"the stored state of session 'spoilt' is not valid: {why}"):

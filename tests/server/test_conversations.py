@@ -19,7 +19,13 @@ from tests.server.serving_models import Served, serving
 
 ECHO = f"{Path(__file__).with_name('thread_models.py')}:Echo"
 TOOLS: Any = CounterEnvironment().tool_definitions()
-HELLO: Any = {"role": "user", "content": "hello"}
+
+
+def saying(words: str) -> Any:
+    return {"role": "user", "content": words}
+
+
+HELLO = saying("hello")
 
 
 @pytest.fixture(scope="module")
@@ -82,14 +88,15 @@ def test_a_streamed_response_is_part_of_the_conversation(client: openai.OpenAI, 
         types = [event.type for event in stream]
         done = stream.get_final_response()
     assert (types[0], types[-1], done.output_text) == ("response.created", "response.completed", "1: hello")
-    item = client.conversations.items.retrieve(done.output[0].id, conversation_id=made.id)
-    assert (item.type, item.id, done.conversation and done.conversation.id) == ("message", done.output[0].id, made.id)
+    output: Any = done.output[0]
+    item = client.conversations.items.retrieve(output.id, conversation_id=made.id)
+    assert (item.type, item.id, done.conversation and done.conversation.id) == ("message", output.id, made.id)
     assert texts(client, made.id) == ["1: hello", "hello"]
 
 
 def test_items_are_added_without_an_answer_and_answered_later(client: openai.OpenAI, served: Served) -> None:
     made = client.conversations.create(items=[HELLO])
-    added = client.conversations.items.create(made.id, items=[HELLO, {**HELLO, "content": "good bye"}])
+    added = client.conversations.items.create(made.id, items=[HELLO, saying("good bye")])
     assert (added.object, len(added.data), added.has_more) == ("list", 2, False)
     assert (added.first_id, added.last_id) == (added.data[0].id, added.data[1].id)
     assert client.responses.create(model=served.name, conversation=made.id).output_text == "3: good bye"
@@ -125,7 +132,7 @@ def test_a_client_carries_out_tool_calls_over_several_requests(tmp_path: Path) -
 def test_items_come_in_pages_in_either_order(client: openai.OpenAI) -> None:
     made = client.conversations.create()
     for number in range(0, 24, 4):
-        words: Any = [{**HELLO, "content": str(each)} for each in range(number, number + 4)]
+        words = [saying(str(each)) for each in range(number, number + 4)]
         client.conversations.items.create(made.id, items=words)
     numbers = [str(number) for number in range(24)]
     assert texts(client, made.id, order="asc", limit=5) == numbers
@@ -134,11 +141,11 @@ def test_items_come_in_pages_in_either_order(client: openai.OpenAI) -> None:
     assert (len(page.data), page.has_more, page.last_id) == (20, True, page.data[-1].id)
     rest = page.get_next_page()
     assert (len(rest.data), rest.has_more) == (4, False)
-    assert client.conversations.items.list(made.id, after=rest.data[-1].id).data == []
+    assert client.conversations.items.list(made.id, after=str(rest.data[-1].id)).data == []
 
 
 def test_a_deleted_item_is_shown_to_nobody(client: openai.OpenAI, served: Served) -> None:
-    made = client.conversations.create(metadata={"a": "b"}, items=[HELLO, {**HELLO, "content": "secret"}])
+    made = client.conversations.create(metadata={"a": "b"}, items=[HELLO, saying("secret")])
     secret = client.conversations.items.list(made.id, limit=1).data[0].id
     assert secret is not None
     assert client.conversations.items.delete(secret, conversation_id=made.id) == made

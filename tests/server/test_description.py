@@ -96,7 +96,7 @@ class FarmEnvironment(Environment[Farm, FarmTask]):
         return heap
 
     @tool
-    def rest(self, state: Farm):  # type: ignore[no-untyped-def]
+    def rest(self, state: Farm):
         """Do nothing."""
 
     def instructions(self, state: Farm) -> str:
@@ -136,7 +136,7 @@ GALLERY = (CounterEnvironment, ExtractionEnvironment, WeatherEnvironment)
 async def document_of(served: Any) -> Document:
     status, document = await served.get("/openapi.json")
     assert status == 200
-    return document  # type: ignore[no-any-return]
+    return document
 
 
 def operations(document: Document) -> Iterator[tuple[str, str, Document]]:
@@ -154,11 +154,11 @@ def references(node: Any) -> Iterator[str]:
 
 
 def body_of(operation: Document) -> Document:
-    return operation["requestBody"]["content"]["application/json"]["schema"]  # type: ignore[no-any-return]
+    return operation["requestBody"]["content"]["application/json"]["schema"]
 
 
 def reply_of(operation: Document) -> Document:
-    return operation["responses"]["200"]["content"]["application/json"]["schema"]  # type: ignore[no-any-return]
+    return operation["responses"]["200"]["content"]["application/json"]["schema"]
 
 
 class TestDocument:

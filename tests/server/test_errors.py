@@ -150,7 +150,7 @@ async def test_rows_that_cannot_be_seeded(serve: Any) -> None:
 
 
 async def test_responses_that_cannot_be_judged(replies: Replies) -> None:
-    for response, field in [
+    odd: list[tuple[Any, str]] = [
         (None, "response"),
         ([], "response"),
         ("done", "response"),
@@ -158,7 +158,8 @@ async def test_responses_that_cannot_be_judged(replies: Replies) -> None:
         ({"output": ["done"]}, "response.output"),
         ({"output": [{"type": "function_call"}]}, "response.output"),
         ({"output": [{"type": "function_call", "call_id": 1, "name": "x"}]}, "response.output"),
-    ]:
+    ]
+    for response, field in odd:
         status, error = await replies.error("/verify", json={"response": response})
         assert (status, list(error["fields"])) == (422, [field])
     status, error = await replies.error("/verify", json=ROW)
@@ -167,7 +168,7 @@ async def test_responses_that_cannot_be_judged(replies: Replies) -> None:
 
 
 async def test_rows_that_cannot_be_aggregated(replies: Replies) -> None:
-    for rows in (
+    odd: tuple[Any, ...] = (
         None,
         {},
         [1],
@@ -178,7 +179,8 @@ async def test_rows_that_cannot_be_aggregated(replies: Replies) -> None:
         [{"_ng_task_index": 0, "_ng_rollout_index": None}],
         [{"_ng_task_index": 0, "reward": 10**400}],
         [{"_ng_task_index": 0, "reward": 1e308}, {"_ng_task_index": 0, "reward": 1e308}],
-    ):
+    )
+    for rows in odd:
         status, error = await replies.error("/aggregate_metrics", json={"verify_responses": rows})
         assert (status, list(error["fields"])) == (422, ["verify_responses"])
     assert (await replies.served.post("/aggregate_metrics", {"verify_responses": []}))[0] == 200

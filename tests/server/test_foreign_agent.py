@@ -14,8 +14,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from stateroom import tool
-from stateroom.gallery import CounterEnvironment, WeatherEnvironment
-from stateroom.gallery.counter.environment import Counter
+from stateroom.gallery import Counter, CounterEnvironment, WeatherEnvironment
 from tests.plain_counter import PlainCounterEnvironment
 
 ROW = {"responses_create_params": {"input": "add 4, then add 2"}, "initial_count": 3, "expected_count": 9}

@@ -12,7 +12,7 @@ from tests.plain_counter import PlainCounterEnvironment
 
 ROW = {"initial_count": 3, "expected_count": 9}
 
-SAID = {"response": {"output": []}}
+SAID: Any = {"response": {"output": []}}
 
 EXTRA = {"count": 2, "reason": "why not", "state": {"value": 99}}
 

@@ -14,11 +14,6 @@ from tests.plain_counter import PlainCounterEnvironment
 ROW = {"responses_create_params": {"input": "add 4, then add 2"}, "initial_count": 3, "expected_count": 9}
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/rooms.db"
-
-
 def made(*calls: tuple[str, Any], **more: Any) -> dict[str, Any]:
     """A step's body: a response with these calls."""
     items = [
@@ -28,8 +23,8 @@ def made(*calls: tuple[str, Any], **more: Any) -> dict[str, Any]:
     return {**ROW, "response": {"output": [{"type": "reasoning"}, *items]}, **more}
 
 
-async def test_an_episode(serve: Any, store: str) -> None:
-    served = await serve(CounterEnvironment(), WeatherEnvironment(), store=store)
+async def test_an_episode(serve: Any, store_url: str) -> None:
+    served = await serve(CounterEnvironment(), WeatherEnvironment(), store=store_url)
     prefix = "/ng-rollout/7/counter"
     status, begun = await served.post(f"{prefix}/reset", ROW)
     assert (status, begun["observation"], begun["info"].keys()) == (
@@ -44,7 +39,13 @@ async def test_an_episode(serve: Any, store: str) -> None:
     ongoing = {"observation": None, "reward": 0.0, "terminated": False, "truncated": False}
     assert (status, stepped) == (200, {**ongoing, "info": {"tool_outputs": outputs}})
     await served.post(f"{prefix}/step", made(("increment_counter", {"count": 2})))
-    over = {"observation": None, "reward": 1.0, "terminated": True, "truncated": False, "info": {"tool_outputs": []}}
+    over: Any = {
+        "observation": None,
+        "reward": 1.0,
+        "terminated": True,
+        "truncated": False,
+        "info": {"tool_outputs": []},
+    }
     for _ in range(2):
         assert await served.post(f"{prefix}/step", made()) == (200, over)
     for _ in range(2):
@@ -53,8 +54,8 @@ async def test_an_episode(serve: Any, store: str) -> None:
     assert (status, refused["error"]["code"]) == (410, "session_closed")
 
 
-async def test_a_step_that_is_sent_again_is_made_once(serve: Any, store: str) -> None:
-    served = await serve(store=store)
+async def test_a_step_that_is_sent_again_is_made_once(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
     await served.post("/reset", ROW)
     for step_id in ("one", 2, "\n", "x" * 1000, "\ud800"):
         step = made(

@@ -14,7 +14,7 @@ from stateroom.errors import DefinitionError, NotFound
 from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.model import ModelSource
 from stateroom.rollout import RunFiles, run
-from stateroom.server.keys import Key, read_keys
+from stateroom.server import Key, read_keys
 from tests.messages import raises
 from tests.plans import make_run
 

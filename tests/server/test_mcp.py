@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -21,7 +22,7 @@ from typing_extensions import TypedDict
 from stateroom import Environment, Sessions, State, ToolError, open_store, tool
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from stateroom.rollout import example_file, read_tasks
-from stateroom.server.metrics import Metrics
+from tests.messages import says
 from tests.more import NODE
 from tests.patience import PATIENCE
 
@@ -187,7 +188,7 @@ async def test_a_parameter_shown_under_an_injected_name_works_everywhere(serve: 
         assert (await session.call("pay", {"account": "cleo"})).code == "invalid_arguments"
     async with connected(f"{served.url}/mcp") as client:
         handle = json.loads(text_of(await client.call_tool("start_session", {})))["session"]
-        meta = {"stateroom/session": handle}
+        meta: Any = {"stateroom/session": handle}
         assert json.loads(text_of(await client.call_tool("join", {"session": "blue"}, meta=meta))) == "blue"
 
 
@@ -214,6 +215,7 @@ async def test_a_tool_with_a_known_result_lists_its_schema(serve: Any, era: str)
         schemas = {listed.name: listed.output_schema for listed in (await client.list_tools()).tools}
         result = await client.call_tool("page", {"number": 3})  # the client checks it
     assert [name for name, schema in schemas.items() if schema] == ["page"]
+    assert schemas["page"] is not None
     assert schemas["page"]["properties"]["lines"] == {"type": "array", "items": {"type": "string"}}
     assert result.structured_content == {"number": 3, "lines": ["\ufffd"]}
     assert json.loads(text_of(result)) == {"number": 3, "lines": ["\ud83d"]}
@@ -320,7 +322,7 @@ async def test_code_that_a_model_wrote_ends_its_own_call_only(serve: Any) -> Non
         for raised in ("KeyboardInterrupt", "SystemExit", "GeneratorExit", "CancelledError", "Own"):
             code = f"from asyncio import CancelledError\nclass Own(BaseException): pass\nraise {raised}"
             failed = error_of(await client.call_tool("run_code", {"code": code}))
-            assert (failed["code"], failed["message"]) == ("tool_failed", f"run_code failed: unexpected {raised}")
+            assert (failed["code"], raised in failed["message"]) == ("tool_failed", True)
             assert text_of(await other.call_tool("run_code", {"code": "pass"})) == '"done"'
 
 
@@ -343,11 +345,13 @@ async def test_a_call_id_makes_a_call_once(serve: Any) -> None:
     served = await serve()
     headers = await seeded(served)
     async with connected(f"{served.url}/mcp", headers) as client:
+        named: Any = {"stateroom/call-id": "a"}
         for _ in range(3):
-            await client.call_tool("increment_counter", {"count": 1}, meta={"stateroom/call-id": "a"})
+            await client.call_tool("increment_counter", {"count": 1}, meta=named)
         assert (await client.call_tool("get_counter_value")).structured_content == {"count": 4}
-        bad = await client.call_tool("increment_counter", {"count": 1}, meta={"stateroom/call-id": 7})
-        assert error_of(bad)["message"] == "a call id is a text of at least one printable character"
+        numbered: Any = {"stateroom/call-id": 7}
+        bad = await client.call_tool("increment_counter", {"count": 1}, meta=numbered)
+        says(error_of(bad)["message"])
     call = message("tools/call", name="increment_counter", arguments={"count": 1})
     for key in ("b", "b", "a"):
         await post(served, call, {**headers, "Idempotency-Key": key})
@@ -355,30 +359,19 @@ async def test_a_call_id_makes_a_call_once(serve: Any) -> None:
         assert (await client.call_tool("get_counter_value")).structured_content == {"count": 5}
 
 
-async def test_calls_are_counted(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    counted: list[tuple[str, str, str]] = []
-
-    class Tally:
-        def __init__(self, tool: str) -> None:
-            self.tool = tool
-
-        def count(self, outcome: str, seconds: float) -> None:
-            assert seconds > 0
-            counted.append((served.services.served[0].name, self.tool, outcome))
-
-    monkeypatch.setattr(Metrics, "tool", lambda self, environment, tool: Tally(tool))
+async def test_calls_are_counted(serve: Any) -> None:
     served = await serve(Desk())
     async with connected(f"{served.url}/mcp", await seeded(served)) as client:
         await client.call_tool("read")
         await client.call_tool("mail", {"to": "x"})
         await client.call_tool("made_up")
     await post(served, message("tools/call", name="read"))
-    assert counted == [
-        ("desk", "read", "ok"),
-        ("desk", "mail", "tool_error"),
-        ("desk", "made_up", "unknown_tool"),
-        ("desk", "read", "error"),
-    ]
+    async with served.client.get(f"{served.url}/metrics") as reply:
+        lines = (await reply.text()).splitlines()
+    counted = re.compile(r'stateroom_calls_total{environment="desk",outcome="(\w+)",tool="(.+)"} 1\.0')
+    assert {found.groups() for line in lines if (found := counted.fullmatch(line))} == {
+        *(("ok", "read"), ("tool_error", "mail"), ("unknown_tool", "(unknown)"), ("error", "read"))
+    }
 
 
 # Who may call what.
@@ -415,7 +408,9 @@ async def test_a_model_does_not_choose_its_own_task(serve: Any) -> None:
         for choice in ({"row": ROW}, {"task": 1}):
             assert error_of(await client.call_tool("start_session", choice))["code"] == "invalid_arguments"
         started = (await client.call_tool("start_session")).structured_content
-        first = read_tasks(example_file(CounterEnvironment), CounterEnvironment())[0]
+        examples = example_file(CounterEnvironment)
+        assert examples is not None
+        first = read_tasks(examples, CounterEnvironment())[0]
         assert started["input"] == first["responses_create_params"]["input"]
 
 
@@ -513,7 +508,7 @@ async def test_a_connection_keeps_its_session_without_cookies_on_any_worker(serv
         assert status == 200
         found.append(reply["result"].get("structuredContent") or json.loads(reply["result"]["content"][0]["text"]))
     assert (found[2], found[5]) == ({"count": 18}, {"count": 19})
-    assert "this connection has its session already" in found[3]["error"]["message"]
+    says(found[3]["error"]["message"])
 
 
 async def test_a_client_with_a_token_starts_no_other_session(serve: Any) -> None:
@@ -593,7 +588,7 @@ async def test_only_tools_can_be_called(serve: Any) -> None:
         for name in ("seed_session", "verify", "close_session", "reset", "mcp", "admin", "__init__", "made up", ""):
             failed = error_of(await client.call_tool(name, {"resources_session_id": "x", **ROW}))
             assert failed["code"] == "unknown_tool"
-            assert failed["message"].endswith("there are: get_counter_value, increment_counter")
+            assert "get_counter_value" in failed["message"]
         assert (await client.call_tool("get_counter_value")).structured_content == {"count": 3}
 
 
@@ -670,7 +665,8 @@ async def test_what_is_no_message_is_refused(serve: Any) -> None:
             assert (reply.status, reply.headers["Allow"]) == (405, "POST")
             assert (await reply.json())["error"]["code"] == "method_not_allowed"
     status, reply = await post(served, message("tools/list"), path="/mcp/tools")
-    assert (status, reply["error"]["message"]) == (404, "there is nothing at /mcp/tools; MCP is at /mcp")
+    assert status == 404
+    says(reply["error"]["message"])
     assert (await post(served, [message("tools/list")]))[0] == 400
     status, reply = await post(served, message("resources/list"))
     assert reply["error"]["message"] == "Method not found"
@@ -740,4 +736,4 @@ async def test_without_the_sdk_the_reply_says_what_to_install(serve: Any, monkey
     for _ in range(2):
         status, reply = await post(served, message("tools/list"), headers)
         assert (status, reply["error"]["code"]) == (501, "not_installed")
-        assert reply["error"]["message"].endswith("pip install 'stateroom[mcp]'")
+        says(reply["error"]["message"])

@@ -12,18 +12,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import aiohttp
 import pytest
 from hypothesis import given, strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
 from stateroom import Environment, State, tool
-from stateroom.errors import Conflict, StoreUnavailable, ToolError, UnknownSession, UnknownStore
+from stateroom.errors import Conflict, StoreUnavailable, ToolError, UnknownSession
 from stateroom.server.metrics import BOUNDS, OUTCOMES, MeasuredStore, Metrics
-from stateroom.store import Commit, Entry, Head
-from stateroom.store.memory import MemoryStore
-from tests.messages import raises
+from stateroom.store import Commit, Entry, Head, Store, WrappedStore
 from tests.patience import PATIENCE
 
 ROW = {"responses_create_params": {"input": "count"}, "initial_count": 0, "expected_count": 0}
@@ -329,35 +326,15 @@ def test_a_worker_that_is_killed_leaves_its_metrics_to_the_next(worker: Any, tmp
     assert len(list(tmp_path.iterdir())) == 2  # the third took over the first's
 
 
-def children(pid: int) -> list[int]:
-    """The worker processes of a server."""
-    found = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [child for child in found if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
-
-
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the worker processes as Linux shows them")
-async def test_any_worker_of_a_server_answers_for_all(tmp_path: Path) -> None:
+async def test_any_worker_of_a_server_answers_for_all(launch: Any, connect: Any, until: Any, tmp_path: Path) -> None:
     (shared := tmp_path / "shared").mkdir()
-    server = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "stateroom.cli", "serve", "counter", "--workers", "2", "--port", "0"),
-        *("--store", f"sqlite:///{tmp_path / 'rooms.db'}"),
-        env={**os.environ, "STATEROOM_SECRET": "good for one test only", "TMPDIR": str(shared)},
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert server.stdout
-    url = (await server.stdout.readline()).decode().split()[-1]
-
-    async def post(path: str, body: Any, cookie: str = "") -> str:
-        async with (
-            aiohttp.ClientSession() as client,  # with a connection of its own, which any worker may take
-            client.post(f"{url}{path}", json=body, headers={"cookie": cookie}) as reply,
-        ):
-            assert reply.status == 200, await reply.text()
-            return reply.headers["set-cookie"].partition(";")[0]
+    command = launch("counter", "--workers", "2", TMPDIR=str(shared))
+    await until(lambda: len(list(shared.glob("*/*"))) == 2)  # both have begun
 
     async def counted() -> float:
-        async with aiohttp.ClientSession() as client, client.get(f"{url}/metrics") as reply:
-            return Samples(await reply.read())("stateroom_calls_total", "counter", "increment_counter", "ok")
+        _, text = await scraped(await connect(command.root))
+        return Samples(text)("stateroom_calls_total", "counter", "increment_counter", "ok")
 
     @contextmanager
     def without(worker: int) -> Iterator[None]:
@@ -367,42 +344,39 @@ async def test_any_worker_of_a_server_answers_for_all(tmp_path: Path) -> None:
         finally:
             os.kill(worker, signal.SIGCONT)
 
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while len(list(shared.glob("*/*"))) < 2:  # noqa: ASYNC110 - until both have begun, which only files tell
-                await asyncio.sleep(0.01)
-        first, second = children(server.pid)
-        with without(first):
-            cookie = await post("/seed_session", ROW)
-            await post("/increment_counter", {"count": 1}, cookie)
-        with without(second):
-            await post("/increment_counter", {"count": 1}, cookie)
-            assert await counted() == 2
-        with without(first):
-            assert await counted() == 2
-    finally:
-        server.terminate()
-        await server.wait()
+    first, second = command.workers()
+    with without(first):
+        client = await connect(command.root)
+        await client.post("/seed_session", ROW)
+        assert (await client.post("/increment_counter", {"count": 1}))[0] == 200
+    with without(second):
+        again = await connect(command.root, like=client)  # a connection of its own, which any worker may take
+        assert (await again.post("/increment_counter", {"count": 1}))[0] == 200
+        assert await counted() == 2
+    with without(first):
+        assert await counted() == 2
+    command.signal(signal.SIGTERM)
+    assert await asyncio.to_thread(command.wait) == 0
     assert list(shared.iterdir()) == []
 
 
-class Faulty(MemoryStore):
+class Faulty(WrappedStore):
     async def head(self, session: str) -> Head:
         raise StoreUnavailable("gone fishing")
 
 
-async def test_what_comes_of_a_stores_operations() -> None:
+async def test_what_comes_of_a_stores_operations(store: Store) -> None:
     metrics = Metrics(TOOLS)
-    store = MeasuredStore(Faulty(), metrics)
-    await store.create(Head("room", "counter", "", 0.0, 10.0, 0))
-    await store.append(Commit("room", Entry(1, "call", 1.0, b""), expires=None))
+    measured = MeasuredStore(Faulty(store), metrics)
+    await measured.create(Head("room", "counter", "", 0.0, 10.0, 0))
+    await measured.append(Commit("room", Entry(1, "call", 1.0, b""), expires=None))
     with pytest.raises(Conflict):
-        await store.append(Commit("room", Entry(1, "call", 1.0, b""), expires=None))
+        await measured.append(Commit("room", Entry(1, "call", 1.0, b""), expires=None))
     with pytest.raises(UnknownSession):
-        await store.load("nowhere")
-    with raises(StoreUnavailable):
-        await store.head("room")
-    assert await store.sweep(20.0) == 1
+        await measured.load("nowhere")
+    with pytest.raises(StoreUnavailable):
+        await measured.head("room")
+    assert await measured.sweep(20.0) == 1
     found = scrape(metrics)
     assert found.above_zero("stateroom_store_operations_total") == {
         frozenset(("create", "ok")): 1,
@@ -414,8 +388,3 @@ async def test_what_comes_of_a_stores_operations() -> None:
     }
     assert found("stateroom_conflicts_total") == 1
     assert found("stateroom_store_operation_duration_seconds_count", "append") == 2
-
-
-async def test_a_measured_store_has_no_url() -> None:
-    with raises(UnknownStore):
-        await MeasuredStore.open("memory://")

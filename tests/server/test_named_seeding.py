@@ -27,15 +27,10 @@ def closing(name: str) -> dict[str, Any]:
     return {"resources_session_id": name, "episode_id": {"rollout_id": "r-1", "attempt": 0}}
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/rooms.db"
-
-
 async def post_afresh(served: Any, path: str, body: Any) -> tuple[int, Any]:
     """Post as a client that has no cookie yet."""
     served.client.cookie_jar.clear()
-    return await served.post(path, body)  # type: ignore[no-any-return]
+    return await served.post(path, body)
 
 
 async def joins(served: Any, name: str, row: Any = ROW) -> bool:
@@ -44,8 +39,8 @@ async def joins(served: Any, name: str, row: Any = ROW) -> bool:
     return (status, reply.get("resources_session_id"), len(reply)) == (200, name, 2)
 
 
-async def test_to_seed_a_name_again_is_to_join_it(serve: Any, store: str) -> None:
-    served = await serve(store=store)
+async def test_to_seed_a_name_again_is_to_join_it(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
     status, first = await served.post("/seed_session", seeding("one"))
     assert status == 200
     assert first.keys() == {"resources_session_id", "resources_tools"}
@@ -60,8 +55,8 @@ async def test_to_seed_a_name_again_is_to_join_it(serve: Any, store: str) -> Non
     assert len(await served.services.store.heads()) == 2
 
 
-async def test_a_row_with_what_is_no_number_is_the_same_row_again(serve: Any, store: str) -> None:
-    served = await serve(store=store)
+async def test_a_row_with_what_is_no_number_is_the_same_row_again(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
     row = {**ROW, "deep": [{"score": float("nan"), "most": float("inf")}]}
     assert (await served.post("/seed_session", seeding("one", row)))[0] == 200
     assert await joins(served, "one", row)
@@ -69,16 +64,16 @@ async def test_a_row_with_what_is_no_number_is_the_same_row_again(serve: Any, st
     assert (await served.post("/seed_session", seeding("one", other)))[0] == 409
 
 
-async def test_many_who_seed_a_name_at_once_share_one_session(serve: Any, store: str) -> None:
-    served = await serve(store=store)
+async def test_many_who_seed_a_name_at_once_share_one_session(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
     replies = await asyncio.gather(*(post_afresh(served, "/seed_session", seeding("one")) for _ in range(8)))
     assert {status for status, _ in replies} == {200}
     assert len(await served.services.store.heads()) == 1
     assert await served.services.store.count(served.services.now()) == 1
 
 
-async def test_a_name_can_be_joined_with_a_large_task(serve: Any, store: str) -> None:
-    served = await serve(store=store)
+async def test_a_name_can_be_joined_with_a_large_task(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
     row = {**ROW, "story": "s" * 100_000}
     for _ in range(2):
         assert (await post_afresh(served, "/seed_session", seeding("one", row)))[0] == 200
@@ -116,8 +111,8 @@ async def test_the_row_may_stand_beside_the_name(serve: Any) -> None:
     assert await served.post("/get_counter_value") == (200, {"count": 3})
 
 
-async def test_a_closed_name_is_not_resurrected(serve: Any, store: str) -> None:
-    served = await serve(store=store)
+async def test_a_closed_name_is_not_resurrected(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
     await served.post("/seed_session", seeding("one"))
     for _ in range(2):
         assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
@@ -144,9 +139,9 @@ async def test_a_name_closes_its_session_without_a_cookie(serve: Any) -> None:
 
 @pytest.mark.parametrize("holds_another", [False, True])
 async def test_a_name_that_is_closed_before_it_is_seeded_stays_closed(
-    serve: Any, store: str, holds_another: bool
+    serve: Any, store_url: str, holds_another: bool
 ) -> None:
-    served = await serve(store=store)
+    served = await serve(store=store_url)
     await served.post("/seed_session", seeding("mine"))
     await served.post("/increment_counter", {"count": 2})
     post = served.post if holds_another else lambda *sent: post_afresh(served, *sent)
@@ -160,9 +155,9 @@ async def test_a_name_that_is_closed_before_it_is_seeded_stays_closed(
     assert await served.post("/get_counter_value") == (200, {"count": 5})
 
 
-async def test_what_was_closed_unseeded_is_no_live_session_and_expires(serve: Any, store: str) -> None:
+async def test_what_was_closed_unseeded_is_no_live_session_and_expires(serve: Any, store_url: str) -> None:
     now = 1_000_000.0
-    served = await serve(now=lambda: now, ttl=60, store=store)
+    served = await serve(now=lambda: now, ttl=60, store=store_url)
     services = served.services
     await served.post("/close_session", closing("late"))
     assert (await services.store.count(now), services.count.live) == (0, 0)
@@ -173,8 +168,8 @@ async def test_what_was_closed_unseeded_is_no_live_session_and_expires(serve: An
     assert (await served.post("/seed_session", seeding("late")))[0] == 200
 
 
-async def test_a_close_and_a_seed_that_race_leave_nothing_open(serve: Any, store: str) -> None:
-    served = await serve(store=store)
+async def test_a_close_and_a_seed_that_race_leave_nothing_open(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
     for name in map(str, range(5)):
         replies = await asyncio.gather(
             post_afresh(served, "/seed_session", seeding(name)), post_afresh(served, "/close_session", closing(name))
@@ -184,8 +179,8 @@ async def test_a_close_and_a_seed_that_race_leave_nothing_open(serve: Any, store
     assert all(head.closed for head in await served.services.store.heads())
 
 
-async def test_a_cookie_closes_no_session_but_its_own(serve: Any, store: str) -> None:
-    served = await serve(store=store)
+async def test_a_cookie_closes_no_session_but_its_own(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
     await served.post("/seed_session", seeding("other"))
     other = (await served.services.store.heads())[0].id
     await post_afresh(served, "/seed_session", seeding("mine"))
@@ -237,7 +232,8 @@ async def test_odd_names_and_rows(serve: Any) -> None:
     for name in ("\ud800", "é\n", "../one"):
         status, seeded = await post_afresh(served, "/seed_session", seeding(name))
         assert (status, seeded["resources_session_id"]) == (200, name)
-    for row in (None, [], "row", 3):
+    odd: tuple[Any, ...] = (None, [], "row", 3)
+    for row in odd:
         status, refused = await post_afresh(served, "/seed_session", seeding("one", row))
         assert (status, list(refused["error"]["fields"])) == (422, ["task_data"])
     status, refused = await post_afresh(served, "/seed_session", seeding("one", {"initial_count": 3}))

@@ -117,7 +117,7 @@ def test_aggregates_through_the_agent(counter: Servers) -> None:
 
 
 def test_gyms_own_check_of_sessions_passes(counter: Servers) -> None:
-    command = [GYM / "bin" / "python", "-I", CONFORMANCE, f"http://127.0.0.1:{counter.environment}"]
+    command = [str(GYM / "bin" / "python"), "-I", str(CONFORMANCE), f"http://127.0.0.1:{counter.environment}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -139,7 +139,7 @@ def test_gym_collects_the_episodes_of_our_agent(counter: Servers, tmp_path: Path
         "num_repeats": 2,
     }
     variables = {**os.environ, "NEMO_GYM_CONFIG_DICT": json.dumps(config)}
-    command = [GYM / "bin" / "gym", "eval", "run", "--no-serve"]
+    command = [str(GYM / "bin" / "gym"), "eval", "run", "--no-serve"]
     done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (tmp_path / "rollouts.jsonl").read_text().splitlines()]

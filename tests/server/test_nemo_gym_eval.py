@@ -36,11 +36,12 @@ def test_collects_its_recorded_rollouts(workers: int, tmp_path: Path) -> None:
         for name in EXAMPLES:
             configuration |= _servers(name, workers, tmp_path)
         (tmp_path / "gym.yaml").write_text(json.dumps(configuration))
-        command = [GYM / "bin" / "gym", "eval", "run", "--config", "gym.yaml", "--split", "validation"]
-        command += ["--output", "out.jsonl"]
+        words = ["eval", "run", "--config", "gym.yaml", "--split", "validation", "--output", "out.jsonl"]
         path = os.pathsep.join([str(GYM / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
         variables = {**os.environ, "PATH": path, "STATEROOM_SECRET": "a secret that is only good for tests"}
-        run = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+        run = subprocess.run(
+            [GYM / "bin" / "gym", *words], cwd=tmp_path, env=variables, capture_output=True, text=True, check=False
+        )
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-5000:]
     then = {prompt_of(task): rollout for name in EXAMPLES for task, rollout in recorded(name)}
     now = {prompt_of(row): row for row in map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())}

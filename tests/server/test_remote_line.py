@@ -1,7 +1,6 @@
 """Our runner and our server, and between them a line that cannot be trusted: nothing is lost, or done twice."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from stateroom.model import open_model
 from stateroom.pauses import Pauses
 from stateroom.rollout import Run, RunFiles, client, generate_tasks, run
 from tests.plans import make_run
+from tests.rows import comparable, rows
 
 TASKS = generate_tasks(CounterEnvironment, 8, seed=1)
 
@@ -23,16 +23,6 @@ def plan(folder: Path, name: str, policy: str, **more: Any) -> Run:
     files = RunFiles(folder / f"{name}.jsonl")
     model = open_model(policy, CounterEnvironment.policies)
     return make_run(CounterEnvironment(), model, TASKS, files, repeats=3, **more)
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-
-
-def comparable(path: Path) -> list[str]:
-    return sorted(
-        json.dumps({**row, "_stateroom_session": "", "_stateroom_times": {}}, sort_keys=True) for row in rows(path)
-    )
 
 
 Answer = Callable[[int, bytes, Callable[[], Awaitable[bytes]]], Awaitable[bytes | None]]

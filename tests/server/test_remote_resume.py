@@ -1,7 +1,6 @@
 """Runs on a server that are interrupted, and go on: in the same sessions, if what their agents said was kept."""
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from stateroom.model import Answer, Item, Model, ModelSource, Request, function_
 from stateroom.rollout import Report, Run, RunFiles, run
 from stateroom.store import open_store
 from tests.plans import make_run
+from tests.rows import comparable, rows
 
 EPISODES = 5
 
@@ -91,16 +91,6 @@ class Mason(Model):
         return Answer(calls[request.step] if request.step < len(calls) else [message(f"{request.step}")])
 
 
-def rows(path: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-    return sorted(found, key=lambda row: row["_ng_task_index"])
-
-
-def comparable(path: Path) -> list[dict[str, Any]]:
-    own = ("_stateroom_session", "_stateroom_times")
-    return [{name: value for name, value in row.items() if name not in own} for row in rows(path)]
-
-
 class Site:
     """A run on a server, as often as somebody goes on with it."""
 
@@ -125,27 +115,22 @@ class Site:
         return comparable(self.files.rollouts) == comparable(self.whole.rollouts)
 
 
-@pytest.fixture(params=["sqlite", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'diaries.db'}" if request.param == "sqlite" else "memory://"
-
-
 @pytest.mark.parametrize("away_at", [0, 1, 2, 3])
 @pytest.mark.parametrize("kind", [PileEnvironment, Weighing])
 async def test_an_interrupted_run_comes_to_the_same(
-    serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]], away_at: int, store: str
+    serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]], away_at: int, store_url: str
 ) -> None:
     served = await serve(kind())
-    site = Site(tmp_path, kind(), store)
+    site = Site(tmp_path, kind(), store_url)
     site.model.away_at = away_at
     assert (await site.run(served.url)).failed == EPISODES
     site.model.away_at = None
     assert (await site.run(served.url, resume=True)).failed == 0
     repeated = len(site.model.asked) - len({*site.model.asked})
-    assert repeated == (0 if store != "memory://" else EPISODES * away_at)
+    assert repeated == (0 if store_url != "memory://" else EPISODES * away_at)
     if kind is PileEnvironment:
         sessions = len(await served.services.store.heads(limit=100))
-        assert sessions == (EPISODES if store != "memory://" else 2 * EPISODES)
+        assert sessions == (EPISODES if store_url != "memory://" else 2 * EPISODES)
         names = [row["_stateroom_session"] for row in rows(site.files.rollouts)]
         assert {*names} <= {head.id for head in await served.services.store.heads(limit=100)}
     assert await site.is_as_here()

@@ -3,21 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from stateroom.gallery import WeatherEnvironment
 
 ROW = {"responses_create_params": {"input": "add 6"}, "initial_count": 3, "expected_count": 9}
 
-SAID = {"response": {"output": []}}
+SAID: Any = {"response": {"output": []}}
 OTHER = {**ROW, "initial_count": 20}
 
 NEW, OLD = "the secret that takes over", "the secret that was there first"
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/rooms.db"
 
 
 def token(served: Any) -> str:
@@ -30,8 +23,8 @@ async def entries(served: Any, session_id: str) -> list[Any]:
     return [entry async for entry in session.log()]
 
 
-async def test_with_a_cookie_alone_nobody_seeds(serve: Any, store: str) -> None:
-    served = await serve(store=store)
+async def test_with_a_cookie_alone_nobody_seeds(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
     await served.post("/seed_session", ROW)
     await served.post("/increment_counter", {"count": 2})
     before = token(served)
@@ -43,8 +36,8 @@ async def test_with_a_cookie_alone_nobody_seeds(serve: Any, store: str) -> None:
     assert len(await served.services.store.heads()) == 1
 
 
-async def test_the_key_replaces_the_session_and_both_logs_say_so(serve: Any, store: str) -> None:
-    served = await serve(store=store)
+async def test_the_key_replaces_the_session_and_both_logs_say_so(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
     _, first = await served.post("/seed_session", ROW)
     old = token(served)
     await served.post("/increment_counter", {"count": 2})

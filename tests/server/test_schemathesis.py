@@ -11,6 +11,7 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import Case, GenerationMode
+from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
@@ -45,9 +46,11 @@ class Stranger:
         self.schema.validate()
 
     def operations(self) -> Iterator[Any]:
-        for found in self.schema.get_all_operations():
-            if not (found.ok().path.startswith("/admin") and found.ok().path.endswith("/stream")):  # without an end
-                yield found.ok()
+        for result in self.schema.get_all_operations():
+            assert isinstance(result, Ok)
+            operation = result.ok()
+            if not (operation.path.startswith("/admin") and operation.path.endswith("/stream")):  # without an end
+                yield operation
 
     def try_all(self) -> None:
         with self.connection:
@@ -59,7 +62,7 @@ class Stranger:
     def _try(self, operation: Any, mode: GenerationMode) -> None:
         @careful
         @given(case=operation.as_strategy(generation_mode=mode))
-        def send(case: Case) -> None:
+        def send(case: Any) -> None:
             case.query.pop("cursor", None)  # of which no schema says that it comes from another reply
             row = ROWS.get(operation.path.split("/")[1])
             if row is not None and operation.path.endswith("/verify") and mode is GenerationMode.POSITIVE:
@@ -81,7 +84,7 @@ class Stranger:
         if not self.with_session or "id" not in case.path_parameters:
             return {}
         if path.startswith("/admin"):
-            row = {"environment": "counter", "row": ROWS["counter"]}
+            row: Any = {"environment": "counter", "row": ROWS["counter"]}
             case.path_parameters["id"] = self.connection.post(f"{self.url}/admin/sessions", json=row).json()["id"]
             return {}
         made = self.connection.post(f"{self.url}/threads", json={}).json()
@@ -91,7 +94,7 @@ class Stranger:
         case.path_parameters["id"] = made["id"]
         return token
 
-    def _cookies(self, path: str) -> dict[str, str]:
+    def _cookies(self, path: str) -> dict[str, str | None]:
         """The cookie of a session of its own for each request, so that none is sealed or closed by another's."""
         self.connection.cookies.clear()
         environment = path.split("/")[1]

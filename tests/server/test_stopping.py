@@ -11,12 +11,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-import uvicorn
 
 from stateroom.server.asgi import SEND_WHOLE
-from stateroom.server.process import bind, configured
 from stateroom.server.response import HTTPResponse
 from tests.patience import PATIENCE
+from tests.server.conftest import listening
 
 pytestmark = pytest.mark.more("time")
 
@@ -129,9 +128,8 @@ async def test_an_interrupt_that_is_repeated_ends_it_at_once(
         await call
 
 
-async def test_a_reply_that_waits_to_be_sent_is_not_lost() -> None:
+async def test_a_reply_that_waits_to_be_sent_is_not_lost(wire: Any) -> None:
     """At the moment of the stop it is in the outbox, where it stays until the end of the loop's turn."""
-    server: uvicorn.Server
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -144,16 +142,10 @@ async def test_a_reply_that_waits_to_be_sent_is_not_lost() -> None:
         for connection in list(server.server_state.connections):
             connection.shutdown()
 
-    listening = bind("127.0.0.1", 0)
-    server = uvicorn.Server(configured(lambda: app, 1.0))
-    task = asyncio.create_task(server.serve([listening]))
-    reader, writer = await asyncio.open_connection(*listening.getsockname())
-    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert (await reader.read()).endswith(b"\r\n\r\nthe last word")
-    writer.close()
-    server.should_exit = True
-    await task
-    listening.close()
+    async with listening(app, 1.0) as (server, url):
+        reader, writer = await wire(int(url.rpartition(":")[2]))
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await reader.read()).endswith(b"\r\n\r\nthe last word")
 
 
 class Traffic:

@@ -6,27 +6,23 @@ from typing import Any
 
 import pytest
 
-from stateroom.server.sweep import Sweeper
 from stateroom.store import Entry, Head, open_store
+from tests.patience import PATIENCE
 
 
 async def test_a_sweep_that_is_cancelled_from_elsewhere_is_not_the_last(
     serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served, swept = await serve(), asyncio.Event()
+    served, sweeps = await serve(ttl=0.1), asyncio.Semaphore(0)
 
     async def sweep() -> int:
-        if swept.is_set():
-            again.set()
-        swept.set()
+        sweeps.release()
         raise asyncio.CancelledError
 
-    again = asyncio.Event()
-    sessions = served.services.environments["counter"].sessions
-    monkeypatch.setattr(sessions, "sweep", sweep)
-    sweeper = Sweeper([sessions], served.services.count, 0.01, served.services.metrics)
-    async with sweeper, asyncio.timeout(60):
-        await again.wait()
+    monkeypatch.setattr(served.services.environments["counter"].sessions, "sweep", sweep)
+    async with asyncio.timeout(PATIENCE):
+        await sweeps.acquire()
+        await sweeps.acquire()
 
 
 async def test_a_server_is_not_ready_when_the_thread_of_its_store_has_died(
@@ -36,7 +32,7 @@ async def test_a_server_is_not_ready_when_the_thread_of_its_store_has_died(
         raise SystemExit("out of luck")
 
     served = await serve(store=f"sqlite:///{tmp_path / 'rooms.db'}")
-    monkeypatch.setattr("stateroom.store.sqlite.store.do_together", die)
+    monkeypatch.setattr("stateroom.store.sqlite.thread.do_together", die)
     async with asyncio.timeout(60):
         for path in ("/ready", "/ready"):
             status, body = await served.get(path)

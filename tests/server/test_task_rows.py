@@ -13,15 +13,10 @@ from tests.plain_counter import PlainCounterEnvironment
 
 ROW = {"responses_create_params": {"input": "add 6"}, "initial_count": 3, "expected_count": 9}
 
-SAID = {"response": {"output": []}}
+SAID: Any = {"response": {"output": []}}
 
 TUTORIAL = {"initial_count": 3}
 """The row that the tutorial of NeMo Gym's counter seeds: `expected_count` comes with verify."""
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/rooms.db"
 
 
 async def session_of(served: Any, name: str = "counter") -> Any:
@@ -30,8 +25,8 @@ async def session_of(served: Any, name: str = "counter") -> Any:
 
 
 @pytest.mark.parametrize("field", ["initial_count", "expected_count"])
-async def test_a_row_that_contradicts_the_seeded_one_is_refused(serve: Any, store: str, field: str) -> None:
-    served = await serve(PlainCounterEnvironment(), store=store)
+async def test_a_row_that_contradicts_the_seeded_one_is_refused(serve: Any, store_url: str, field: str) -> None:
+    served = await serve(PlainCounterEnvironment(), store=store_url)
     await served.post("/seed_session", ROW)
     await served.post("/increment_counter", {"count": 6})
     for path in ("/verify", "/step"):
@@ -90,8 +85,8 @@ async def test_a_default_that_was_seeded_is_kept_too(serve: Any) -> None:
     assert (await served.post("/verify", {**SAID, "price": 7, "tolerance": 0.5}))[1]["reward"] == 0.0
 
 
-async def test_a_field_that_only_verify_reads_may_come_with_it(serve: Any, store: str) -> None:
-    served = await serve(PlainCounterEnvironment(), store=store)
+async def test_a_field_that_only_verify_reads_may_come_with_it(serve: Any, store_url: str) -> None:
+    served = await serve(PlainCounterEnvironment(), store=store_url)
     assert (await served.post("/seed_session", TUTORIAL))[0] == 200
     await served.post("/increment_counter", {"count": 2})
     status, refused = await served.post("/verify", SAID)
@@ -132,8 +127,8 @@ async def test_until_it_comes_the_field_is_missing_and_all_else_is_there(serve: 
     assert (await session_of(served, "price")).task.price == 1.0
 
 
-async def test_a_fork_is_given_the_field_itself(serve: Any, store: str) -> None:
-    served = await serve(PriceEnvironment(), store=store)
+async def test_a_fork_is_given_the_field_itself(serve: Any, store_url: str) -> None:
+    served = await serve(PriceEnvironment(), store=store_url)
     await served.post("/seed_session", {})
     await served.post("/offer", {"value": 3})
     session = await session_of(served, "price")

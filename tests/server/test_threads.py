@@ -9,11 +9,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from stateroom import Environment, SessionInfo, State, ToolError, tool
+from stateroom import Environment, SessionInfo, State, tool
 from stateroom.errors import DefinitionError
 from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.model import text_of
 from stateroom.server.threads import run_events
+from tests.environments import PurseEnvironment
 from tests.messages import raises
 
 MODELS = Path(__file__).with_name("thread_models.py")
@@ -65,11 +66,6 @@ class Talker:
 
 async def created(served: Any, **body: Any) -> Talker:
     return Talker(served, await Talker(served).good("POST", "", body))
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
 
 
 # A conversation.
@@ -254,7 +250,7 @@ async def test_a_client_that_leaves_does_not_stop_the_run(slow: Talker, until: A
     (tmp_path / "answer-1").touch()
 
     async def done() -> bool:
-        return (await slow.good("GET"))["phase"] == "done"  # type: ignore[no-any-return]
+        return (await slow.good("GET"))["phase"] == "done"
 
     await until(done)
     assert (await slow.texts())[-1] == "Done."
@@ -287,13 +283,16 @@ async def test_a_run_ends_when_the_server_cannot_wait_for_it() -> None:
             ended.set()
         return b""
 
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
     async def send(message: Any) -> None:
         sent.set()
 
     sent = asyncio.Event()
     response = await run_events(run, "POST /run")
     scope = {"type": "http", "method": "POST"}
-    sending = asyncio.create_task(response(scope, asyncio.Event().wait, send))
+    sending = asyncio.create_task(response(scope, receive, send))
     await sent.wait()
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -302,25 +301,6 @@ async def test_a_run_ends_when_the_server_cannot_wait_for_it() -> None:
 
 
 # Waiting, and being at work.
-
-
-class Purse(State):
-    spent: int = 0
-
-
-class PurseEnvironment(Environment[Purse]):
-    """Spend money."""
-
-    @tool
-    def increment_counter(self, state: Purse, ask: Any, count: int) -> int:
-        """Spend, if somebody says yes."""
-        if ask(f"Spend {count}?") != "yes":
-            raise ToolError("not allowed")
-        state.spent += count
-        return state.spent
-
-    def verify(self, state: Purse) -> float:
-        return float(state.spent)
 
 
 @pytest.fixture
@@ -336,7 +316,7 @@ async def waiting(serve: Any, store_url: str) -> Talker:
 
 async def spent(talker: Talker) -> int:
     session = await talker.served.services.environments["purse"].sessions.open(talker.thread["id"])
-    return session.state.spent  # type: ignore[no-any-return]
+    return session.state.spent
 
 
 async def test_what_a_waiting_agent_is_told_is_its_answer(waiting: Talker) -> None:
@@ -441,9 +421,8 @@ async def test_a_session_is_not_reached_with_the_token_of_its_thread(serve: Any)
     served = await serve()
     talker = await created(served, **COUNTER)
     signer = served.services.environments["counter"].signer
-    for token, status in ((talker.token, 401), (signer.sign(talker.thread["id"]), 200)):
-        text = token if isinstance(token, str) else token.decode()
-        headers = {"cookie": f"stateroom_counter={text}"}
+    for token, status in ((talker.token, 401), (signer.sign(talker.thread["id"]).decode(), 200)):
+        headers = {"cookie": f"stateroom_counter={token}"}
         assert (await served.post("/increment_counter", {"count": 1}, headers=headers))[0] == status
         served.client.cookie_jar.clear()
     seeded = (await served.post("/seed_session", COUNTER["task"]))[1]

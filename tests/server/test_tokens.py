@@ -14,7 +14,8 @@ from hypothesis import example, given, strategies as st
 
 from stateroom.errors import CannotWrite, DefinitionError, Unauthorized
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
-from stateroom.server.tokens import DAY, Signer, find_secrets
+from stateroom.server import find_secrets
+from stateroom.server.tokens import Signer
 from tests.messages import raises
 from tests.patience import PATIENCE
 
@@ -22,7 +23,7 @@ ROW = {"initial_count": 3, "expected_count": 9}
 
 SECRET, OTHER = "a secret that is only good for tests", "another secret that is for tests"
 
-HOUR = 3600.0
+HOUR, DAY = 3600.0, 24 * 3600.0
 
 GOOD = Signer((SECRET,), "counter", HOUR, lambda: 1e9).sign("5f0c" * 6)
 
@@ -32,12 +33,6 @@ GOOD = Signer((SECRET,), "counter", HOUR, lambda: 1e9).sign("5f0c" * 6)
 
 def signer(*secrets: str, environment: str = "counter", now: float = 1e9, ttl: float = HOUR) -> Signer:
     return Signer(secrets or (SECRET,), environment, ttl, lambda: now)
-
-
-def test_a_token_is_read_as_it_was_signed() -> None:
-    for subject in ("5f0c" * 6, "abc~12~0.5", "x"):
-        token = signer().sign(subject)
-        assert signer().read(token) == (subject, token)
 
 
 @given(place=st.integers(0, len(GOOD) - 1), byte=st.integers(0, 255))
@@ -59,19 +54,6 @@ def test_what_was_not_signed_is_refused(token: bytes) -> None:
         signer().read(token)
 
 
-def test_parts_of_a_token_are_refused() -> None:
-    pieces = [GOOD[:end] for end in range(len(GOOD))] + [GOOD[start:] for start in range(1, len(GOOD))]
-    for piece in [*pieces, GOOD + b"0", GOOD + GOOD, GOOD.upper()]:
-        with pytest.raises(Unauthorized):
-            signer().read(piece)
-
-
-def test_neither_another_secret_nor_another_environment_reads_it() -> None:
-    for stranger in (signer(OTHER), signer(environment="weather"), signer(environment="counter2")):
-        with pytest.raises(Unauthorized):
-            stranger.read(GOOD)
-
-
 def test_keys_and_ids_are_no_tokens_and_do_not_follow_from_one() -> None:
     subject, _ = signer().read(GOOD)
     key = signer().seed_key(subject)
@@ -81,37 +63,6 @@ def test_keys_and_ids_are_no_tokens_and_do_not_follow_from_one() -> None:
         signer().read(GOOD.rpartition(b".")[0] + b"." + key.encode())
     assert signer().session_ids("one") != signer(environment="weather").session_ids("one")
     assert signer().session_ids("one") != signer(OTHER).session_ids("one")
-
-
-def test_a_token_lives_a_day_longer_than_a_session_left_alone() -> None:
-    assert signer(now=1e9 + HOUR + DAY).read(GOOD)[0] == "5f0c" * 6
-    with raises(Unauthorized):
-        signer(now=1e9 + HOUR + DAY + 1).read(GOOD)
-
-
-def test_a_token_is_renewed_when_half_a_day_old_even_if_known() -> None:
-    now = 1e9
-    good = Signer((SECRET,), "counter", HOUR, lambda: now)
-    token = good.sign("abc")
-    assert good.read(token) == ("abc", token)
-    now += DAY / 2 + 1
-    subject, renewed = good.read(token)
-    assert (subject, renewed) == ("abc", good.sign("abc"))
-    now += HOUR + DAY
-    assert good.read(renewed)[0] == "abc"  # it lives on from when it was renewed
-    with pytest.raises(Unauthorized):
-        good.read(token)
-
-
-def test_an_older_secret_is_good_and_a_newer_one_takes_over() -> None:
-    both = signer(OTHER, SECRET)
-    for _ in range(2):
-        subject, renewed = both.read(GOOD)
-        assert (subject, renewed) == ("5f0c" * 6, signer(OTHER).sign("5f0c" * 6))
-    assert signer(OTHER).read(renewed)[0] == "5f0c" * 6
-    assert both.is_seed_key("abc", signer(SECRET).seed_key("abc"))
-    assert both.seed_key("abc") == signer(OTHER).seed_key("abc")
-    assert set(signer(SECRET).session_ids("one")) < set(both.session_ids("one"))
 
 
 @pytest.mark.parametrize("secrets", [(), ("",), ("fifteen letters",), (SECRET, "short")])
@@ -271,7 +222,7 @@ def test_a_secret_is_made_on_first_use_and_kept(secret_file: Path) -> None:
 
 @pytest.mark.more("time")
 def test_of_many_that_start_at_once_one_makes_the_secret(secret_file: Path) -> None:
-    code = "from stateroom.server.tokens import find_secrets; print(flush=True); input(); print(find_secrets()[0])"
+    code = "from stateroom.server import find_secrets; print(flush=True); input(); print(find_secrets()[0])"
     started = [
         subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(4)

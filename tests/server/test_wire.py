@@ -1,7 +1,6 @@
 """The resources-server protocol, over a real connection."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,17 +13,12 @@ from tests.plain_counter import PlainCounterEnvironment
 
 ROW = {"responses_create_params": {"input": "add 4, then add 2"}, "initial_count": 3, "expected_count": 9}
 
-SAID = {"response": {"output": []}}
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/rooms.db"
+SAID: Any = {"response": {"output": []}}
 
 
 @pytest.mark.parametrize("prefix", ["", "/ng-rollout/3-1.a_b"])
-async def test_an_episode(serve: Any, store: str, prefix: str) -> None:
-    served = await serve(store=store)
+async def test_an_episode(serve: Any, store_url: str, prefix: str) -> None:
+    served = await serve(store=store_url)
     assert await served.get(f"{prefix}/") == (200, {"status": "ok"})
     status, seeded = await served.post(f"{prefix}/seed_session", ROW)
     assert (status, seeded.keys()) == (200, {"session_id", "seed_key", "mcp"})
@@ -135,8 +129,10 @@ async def test_aggregating_much_lets_others_go_on(serve: Any) -> None:
     assert answered > 3
 
 
-async def test_many_environments_share_a_server_and_not_their_sessions(serve: Any, connect: Any, store: str) -> None:
-    served = await serve(CounterEnvironment(), ExtractionEnvironment(), WeatherEnvironment(), store=store)
+async def test_many_environments_share_a_server_and_not_their_sessions(
+    serve: Any, connect: Any, store_url: str
+) -> None:
+    served = await serve(CounterEnvironment(), ExtractionEnvironment(), WeatherEnvironment(), store=store_url)
     words = {"expected_synonym_values": [543], "expected_synonyms": ["large"]}
     mines = {"minefield_label": "big", "minefield_label_value": 306}
     for path in ("/", "/counter/", "/extraction/", "/weather/"):
@@ -177,8 +173,8 @@ class LuckyEnvironment(Environment):
         return float(episode.task.wanted)
 
 
-async def test_without_a_state_nothing_needs_a_seed(serve: Any, store: str) -> None:
-    served = await serve(WeatherEnvironment(), store=store)
+async def test_without_a_state_nothing_needs_a_seed(serve: Any, store_url: str) -> None:
+    served = await serve(WeatherEnvironment(), store=store_url)
     _, unseeded = await served.post("/get_weather", {"city": "Lima"})
     called = {"type": "function_call", "call_id": "call_0", "name": "get_weather", "arguments": "{}"}
     assert (await served.post("/verify", {"response": {"output": [called]}, "a": 1}))[1]["reward"] == 1.0
@@ -237,8 +233,8 @@ async def test_luck_that_is_no_number_is_refused(serve: Any) -> None:
 # Calls that meet, and calls that come again.
 
 
-async def test_ten_increments_at_once_are_ten(serve: Any, store: str) -> None:
-    served = await serve(store=store)
+async def test_ten_increments_at_once_are_ten(serve: Any, store_url: str) -> None:
+    served = await serve(store=store_url)
     await served.post("/seed_session", {"initial_count": 0, "expected_count": 10})
     replies = await asyncio.gather(*(served.post("/increment_counter", {"count": 1}) for _ in range(10)))
     assert replies == [(200, {"success": True})] * 10
@@ -247,8 +243,8 @@ async def test_ten_increments_at_once_are_ten(serve: Any, store: str) -> None:
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
-async def test_a_call_that_is_sent_again_is_made_once(serve: Any, store: str, together: bool) -> None:
-    served = await serve(store=store)
+async def test_a_call_that_is_sent_again_is_made_once(serve: Any, store_url: str, together: bool) -> None:
+    served = await serve(store=store_url)
     await served.post("/seed_session", ROW)
     posts = [served.post("/increment_counter", {"count": 6}, headers={"Idempotency-Key": "one"}) for _ in range(3)]
     replies = await asyncio.gather(*posts) if together else [await post for post in posts]
@@ -284,8 +280,8 @@ async def test_an_id_that_cannot_be_written_is_refused(serve: Any) -> None:
 # The verdict.
 
 
-async def test_a_verdict_seals_the_session(serve: Any, store: str) -> None:
-    served = await serve(PlainCounterEnvironment(), store=store)
+async def test_a_verdict_seals_the_session(serve: Any, store_url: str) -> None:
+    served = await serve(PlainCounterEnvironment(), store=store_url)
     await served.post("/seed_session", ROW)
     assert (await served.post("/verify", {**ROW, **SAID}))[1]["reward"] == 0.0
     for name in ("increment_counter", "get_counter_value"):
@@ -296,8 +292,8 @@ async def test_a_verdict_seals_the_session(serve: Any, store: str) -> None:
         assert (status, verdict["response"], verdict["reward"]) == (200, body["response"], 0.0)
 
 
-async def test_a_verdict_of_many_at_once_is_one(serve: Any, store: str) -> None:
-    served = await serve(PlainCounterEnvironment(), store=store)
+async def test_a_verdict_of_many_at_once_is_one(serve: Any, store_url: str) -> None:
+    served = await serve(PlainCounterEnvironment(), store=store_url)
     _, seeded = await served.post("/seed_session", ROW)
     replies = await asyncio.gather(*(served.post("/verify", {**SAID, "n": index}) for index in range(5)))
     assert replies == [(200, {**SAID, "reward": 0.0})] * 5
@@ -312,8 +308,8 @@ class EssayEnvironment(CounterEnvironment):
         return float(any(item.get("text") == "right" for item in (episode.response or {}).get("output", [])))
 
 
-async def test_a_verdict_on_a_forged_response_is_not_given_for_the_true_one(serve: Any, store: str) -> None:
-    served = await serve(EssayEnvironment(), store=store)
+async def test_a_verdict_on_a_forged_response_is_not_given_for_the_true_one(serve: Any, store_url: str) -> None:
+    served = await serve(EssayEnvironment(), store=store_url)
     await served.post("/seed_session", ROW)
     forged, true = ({"output": [{"type": "message", "text": text}]} for text in ("right", "wrong"))
     assert (await served.post("/verify", {"response": forged}))[1]["reward"] == 1.0  # the model's own doing
@@ -325,12 +321,12 @@ async def test_a_verdict_on_a_forged_response_is_not_given_for_the_true_one(serv
 class SaidEnvironment(CounterEnvironment):
     """Its verifier reads the response alone."""
 
-    def verify(self, episode: Episode) -> float:  # type: ignore[override]
+    def verify(self, episode: Episode) -> float:
         return float(len(episode.response["output"]))
 
 
 class LookingBack(SaidEnvironment):
-    def verify(self, episode: Episode) -> float:  # type: ignore[override]
+    def verify(self, episode: Episode) -> float:
         return float(len(episode.calls()))
 
 

@@ -41,7 +41,7 @@ class Fails(Adds):
 class Waits(Adds):
     """Makes a file when it is asked, and answers when another is there; they are numbered by what was done before."""
 
-    async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:  # type: ignore[override]
+    async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         folder, done = Path(os.environ["STATEROOM_TEST_FOLDER"]), len(outputs_of(conversation))
         await asyncio.to_thread(_wait, folder / f"asked-{done}", folder / f"answer-{done}")
         return super().respond(conversation, tools)

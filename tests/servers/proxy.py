@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from enum import Enum, auto
 from random import Random
@@ -52,6 +52,7 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
         self._ahead: deque[Fault] = deque()
+        self._acts: deque[Callable[[], object] | None] = deque()
         self._share, self._random = 0.0, Random()
         self.delay = 0.0
         """By how many seconds everything is late, in both directions."""
@@ -70,6 +71,15 @@ class Proxy:
     def fail_at_random(self, share: float, random: Random) -> None:
         """From now on let this share of the requests meet with any of the faults; 0 ends that."""
         self._share, self._random = share, random
+
+    def interrupt(self, request: int, act: Callable[[], object]) -> None:
+        """Let something happen before a request is passed on: 0 is the next one. It is done in a thread."""
+        self._acts.extend([*[None] * request, act])
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether the request that was to be interrupted is still to come."""
+        return bool(self._acts)
 
     def refuse(self) -> None:
         """Cut all connections, and take no new ones."""
@@ -128,6 +138,12 @@ class Proxy:
         to_client.close()
         self._connections.discard(to_client)
 
+    async def act(self) -> None:
+        """Do what was to happen before the request that has come."""
+        act = self._acts.popleft() if self._acts else None
+        if act is not None:
+            await asyncio.to_thread(act)
+
     def next_fault(self) -> Fault:
         """What becomes of the request that has come."""
         fault = Fault.NONE
@@ -161,6 +177,7 @@ class _Connection:
         while chunk := await self._read(client):
             if self._fault is Fault.NONE:  # else this is the rest of a request whose answer is awaited
                 self._fault = self._proxy.next_fault()
+                await self._proxy.act()
             if self._fault is Fault.REQUEST_LOST:
                 return
             halved = self._fault is Fault.REQUEST_HALVED

@@ -112,6 +112,40 @@ class RedisServer:
         self.stop()
 
 
+class RedisKeys:
+    """What lies on a server under the prefix of a store's URL, without its version and the marks of void births."""
+
+    def __init__(self, url: str) -> None:
+        address, _, self.prefix = url.partition("?prefix=")
+        cluster = address.startswith("redis+cluster")
+        self.client: Any = (
+            redis.RedisCluster.from_url(address.replace("redis+cluster", "redis").partition(",")[0])
+            if cluster
+            else redis.Redis.from_url(address)
+        )
+
+    def all(self, kind: str = "") -> list[str]:
+        """The keys that begin so, without the prefix."""
+        keys = sorted(
+            {key.decode().removeprefix(self.prefix) for key in self.client.scan_iter(f"{self.prefix}{kind}*")}
+        )
+        return [key for key in keys if key != "version" and ":void:" not in key]
+
+    def remove(self, *keys: str) -> None:
+        for key in keys:
+            self.client.delete(self.prefix + key)
+
+    def seconds_left(self, session: str) -> float:
+        """How long a session lives."""
+        return round(self.client.pttl(f"{self.prefix}{{/{session}}}") / 1000)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+
+
 class RedisCluster:
     """Three servers that share the slots."""
 

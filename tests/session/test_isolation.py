@@ -135,22 +135,6 @@ async def test_a_reader_that_catches_up_does_not_let_a_stale_write_through(
     assert (await other.call("look")).output == (3 if result.ok else 2)
 
 
-@pytest.mark.every_store
-async def test_readers_and_writers_of_two_processes_lose_no_update(session: Session[Board], store: Store) -> None:
-    other = await Sessions[Board](BoardEnvironment(), store).open(session.id)
-
-    async def write(handle: Session[Board]) -> None:
-        for _ in range(20):
-            assert (await handle.call("increment")).ok
-
-    async def read(handle: Session[Board]) -> None:
-        for _ in range(40):
-            await handle.call("look")
-
-    await asyncio.gather(*(work(handle) for work in (write, read) for handle in (session, other)))
-    assert (await session.call("look")).output == 40
-
-
 async def test_a_wide_field_that_a_validator_replaced_is_read_as_committed(session: Session[Board]) -> None:
     await session.call("add_number", {"number": -1})
     await session.call("add_number", {"number": -2})

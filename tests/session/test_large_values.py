@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from stateroom import Environment, SessionLimits, Sessions, State, Verdict, tool
 from stateroom.errors import BadData, TooLarge
-from stateroom.session import History, Transcript, cached_session, history, write_body
+from stateroom.session import History, Transcript, write_body
 from stateroom.state import digest_of
-from stateroom.store import Commit, Head, Store, open_store
-from stateroom.store.memory import MemoryStore
+from stateroom.store import Store, open_store
 from tests.messages import raises
+from tests.session.conftest import Snapshots
+from tests.watched import WatchedStore
 
 pytestmark = pytest.mark.every_store
 
@@ -120,19 +121,10 @@ async def test_a_value_is_large_from_64_kib_on(sessions: Sessions[Library], stor
     assert state.files == {"cover": b"\x00" * length, f"{length}": b"\xff" * length}
 
 
-async def test_the_store_says_what_is_large(sessions: Sessions[Library], store: Store) -> None:
-    store.large = 100
-    session = await sessions.seed({"texts": {"seeded": "s" * 100}})
-    await session.call("put", {"name": "a", "text": "a" * 100})
-    await session.call("put", {"name": "b", "text": "b" * 99})
-    assert await contents(store, session.id) == {b"s" * 100, b"a" * 100}
-
-
 async def test_one_copy_serves_input_output_state_snapshots_and_forks(
-    sessions: Sessions[Library], store: Store, monkeypatch: pytest.MonkeyPatch
+    sessions: Sessions[Library], store: Store, snapshots_after: Snapshots
 ) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 500)
-    monkeypatch.setattr(cached_session, "LARGE_PER_BYTE", 2**30)  # else there would be no snapshot so soon
+    snapshots_after(500)  # else there would be none so soon
     text = document(1_000_000)
     session = await sessions.seed({"texts": {"seeded": text}})
     await session.call("echo", {"text": text})
@@ -168,9 +160,8 @@ async def test_small_changes_beside_large_documents_are_small(store: Store) -> N
     assert (again.state.texts, again.state.loans) == (texts, 200)
 
 
-async def test_values_from_before_they_were_large_are_set_apart(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 1)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+async def test_values_from_before_they_were_large_are_set_apart(store: Store, snapshots_after: Snapshots) -> None:
+    snapshots_after(1)
     store.large = 2**30
     texts = {name: document(1000) * 100 for name in "ab"}
     session = await cold(store).seed({"texts": texts})
@@ -183,31 +174,24 @@ async def test_values_from_before_they_were_large_are_set_apart(store: Store, mo
         assert await contents(store, session.id) == {document(1000).encode() * 100}
 
 
-class WatchedStore(MemoryStore):
-    """Notes which large values are sent to it and asked of it, and how often it is asked for any."""
-
-    sent: list[str]
-    asked: list[tuple[str, list[str]]]
+class BlobStore(WatchedStore):
+    """Notes which large values are sent to it and asked of it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.sent, self.asked = [], []
+        self.sent: list[str] = []
+        self.asked: list[tuple[str | None, list[str]]] = []
+        self.before = self._note
 
-    async def create(self, head: Head, entries: Any = (), snapshot: Any = None, blobs: Any = ()) -> None:
-        self.sent += blobs
-        await super().create(head, entries, snapshot, dict(blobs))
-
-    async def append(self, commit: Commit) -> None:
-        self.sent += commit.blobs
-        await super().append(commit)
-
-    async def blobs(self, session: str, digests: Any) -> dict[str, bytes]:
-        self.asked.append((session, list(digests)))
-        return await super().blobs(session, digests)
+    async def _note(self, operation: str, session: str | None, *given: Any) -> None:
+        if operation in ("create", "append"):  # of a record, or of a commit
+            self.sent += given[0].blobs
+        if operation == "blobs":
+            self.asked.append((session, list(given[1])))
 
 
 async def test_what_is_stored_is_not_sent_again() -> None:
-    store = WatchedStore()
+    store = BlobStore()
     text = document(LARGE)
     digest = digest_of(text.encode())
     session = await cold(store).seed({"texts": {"a": text}})
@@ -242,7 +226,7 @@ async def test_a_value_that_was_refused_is_sent_with_the_next_try(store: Store) 
 
 
 async def test_a_cold_load_asks_once_for_what_the_state_has() -> None:
-    store = WatchedStore()
+    store = BlobStore()
     texts = [document(LARGE, number) for number in range(6)]
     session = await cold(store).seed({})
     for number, text in enumerate(texts):
@@ -253,7 +237,7 @@ async def test_a_cold_load_asks_once_for_what_the_state_has() -> None:
 
 
 async def test_a_fork_of_a_fork_finds_what_each_of_them_has() -> None:
-    store = WatchedStore()
+    store = BlobStore()
     a, b, c = (document(LARGE, number) for number in range(3))
     first = await cold(store).seed({"texts": {"a": a}})
     second = await first.fork()
@@ -279,22 +263,6 @@ async def test_a_fork_does_not_count_on_what_its_sibling_has(sessions: Sessions[
     for handle in [*forks, session]:
         assert await contents(store, handle.id) == {text.encode()}
         assert (await cold(store).open(handle.id)).state.texts == {"a": text}
-
-
-async def test_the_past_can_be_read_and_gone_back_to(sessions: Sessions[Library], store: Store) -> None:
-    texts = [document(LARGE, number) for number in range(12)]
-    session = await sessions.seed({})
-    for text in texts:
-        await session.call("put", {"name": "a", "text": text})
-    again = await cold(store).open(session.id)
-    for revision in range(2, 14):
-        assert (await again.state_at(revision)).texts == {"a": texts[revision - 2]}
-    fork = await again.fork(at=3)
-    assert fork.state.texts == {"a": texts[1]}
-    await again.rewind(to=2)
-    await again.call("lend")
-    assert (await cold(store).open(session.id)).state.texts == {"a": texts[0]}
-    assert (await cold(store).open(fork.id)).state.texts == {"a": texts[1]}
 
 
 async def test_another_process_catches_up(sessions: Sessions[Library], store: Store) -> None:
@@ -336,18 +304,6 @@ async def test_a_verdict_can_be_large(sessions: Sessions[Library], store: Store)
     assert await contents(store, session.id) == {text.encode()}
 
 
-@pytest.mark.parametrize("unit", ["é", "🌍", "\ud83d", "\x00"], ids=ascii)
-async def test_any_text_comes_back(sessions: Sessions[Library], store: Store, unit: str) -> None:
-    text = unit * LARGE
-    session = await sessions.seed({"texts": {"seeded": text}})
-    await session.call("echo", {"text": text})
-    again = await cold(store).open(session.id)
-    assert again.state.texts == {"seeded": text, "echo": text}
-    assert again.task.texts == session.task.texts == {"seeded": text}
-    log = [entry async for entry in again.log()]
-    assert (log[1].input, log[1].output) == ({"text": text}, text)
-
-
 async def test_keys_and_members_of_sets_stay_where_they_are(sessions: Sessions[Library], store: Store) -> None:
     text = document(LARGE)
     session = await sessions.seed({"texts": {text: "key"}})
@@ -363,8 +319,8 @@ async def test_keys_and_members_of_sets_stay_where_they_are(sessions: Sessions[L
 
 
 async def test_a_log_is_read_in_parts_that_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "BATCH_BYTES", 3 * LARGE)
-    store = WatchedStore()
+    monkeypatch.setattr("stateroom.session.history.BATCH_BYTES", 3 * LARGE)
+    store = BlobStore()
     texts = [document(LARGE, number) for number in range(10)]
     session = await cold(store).seed({})
     for text in texts:
@@ -417,7 +373,6 @@ async def test_a_large_value_counts_towards_the_limit(store: Store) -> None:
         for name, arguments in [("put", {"name": "c", "text": document(LARGE)}), ("shelve", {"size": LARGE})]:
             result = await handle.call(name, arguments)
             assert (result.ok, result.code) == (False, "too_large")
-            assert f"the state would be larger than the {limit:,} bytes that it may have" in (result.error or "")
     assert (await session.call("put", {"name": "b", "text": document(LARGE, 2)})).ok
     assert (await session.call("drop")).ok
     for _ in range(10):
@@ -462,7 +417,7 @@ async def test_nothing_depends_on_what_is_large(
     script: list[tuple[str, Any]], least: int, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session whose values are set apart, some here and some there, is like one in which none are."""
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", small)
+    monkeypatch.setattr("stateroom.session.cached_session.MIN_SNAPSHOT", small)
     async with open_store("memory://") as plain, open_store("memory://") as store:
         store.large = least
         ours, theirs = await cold(store).seed({}, seed=1), await cold(plain).seed({}, seed=1)

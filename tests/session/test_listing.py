@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Session, Sessions, State, open_store, tool
-from stateroom.session import History, Update, history
+from stateroom.session import History, Update
 from stateroom.store import Store
+from tests.watched import WatchedStore
 
 
 class Desk(State):
@@ -61,7 +62,7 @@ async def act(session: Session[Desk], chance: random.Random) -> Session[Desk]:
 async def test_the_phase_and_the_reward_are_those_of_the_log(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "PAGE_BACK", 3)
+    monkeypatch.setattr("stateroom.session.history.PAGE_BACK", 3)
     async with open_store(f"sqlite:///{tmp_path}/rooms.db") as store:
         for seed in range(4):
             chance = random.Random(seed)
@@ -88,22 +89,17 @@ async def test_a_fork_has_the_phase_of_then_and_no_reward(tmp_path: Path) -> Non
         assert (judged.phase, judged.reward) == ("done", 0.25)
 
 
-async def test_a_rewind_of_a_large_state_sets_the_phase_and_reads_no_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_rewind_of_a_large_state_sets_the_phase_and_reads_no_state(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path}/rooms.db") as store:
         session = await Sessions(DeskEnvironment(), store).seed({"size": 200_000})
         await session.agent.say(Update([], "user", ("new_task",)))
         for _ in range(40):
             await session.call("put", {"paper": "y"})
         await session.agent.say(Update([], "agent", ("plan_ready",)))
-        session = await Sessions(DeskEnvironment(), store).open(session.id)
-
-        async def load(*_: Any) -> Any:
-            raise AssertionError("a state was read")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(store, "load", load)
-            await session.rewind(20)
-            fork = await session.fork(30)
+        watched = WatchedStore(store)
+        session = await Sessions(DeskEnvironment(), watched).open(session.id)
+        loads = watched.counts["load"]
+        await session.rewind(20)
+        fork = await session.fork(30)
+        assert watched.counts["load"] == loads
         assert (await store.head(session.id)).phase == (await store.head(fork.id)).phase == "planning"

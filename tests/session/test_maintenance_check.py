@@ -8,17 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from stateroom import open_store
-from stateroom.session import cached_session, write_body
-from stateroom.session.maintenance import count_sessions, each_session, heads
-from stateroom.store import Entry, Head, Store, contract
-from stateroom.store.memory import MemoryStore
+from stateroom.session import count_sessions, each_session, write_body
+from stateroom.store import Entry, Head, MemoryStore, Store
 from tests.session.stored_sessions import family, go_on, new, problems, sessions_of
 
-
-@pytest.fixture(autouse=True)
-def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 100)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+pytestmark = pytest.mark.usefixtures("many_snapshots")
 
 
 @pytest.mark.every_store
@@ -177,7 +171,7 @@ async def test_entries_that_a_store_must_refuse_are_found() -> None:
 
 @pytest.mark.every_store
 async def test_every_session_is_visited_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract, "PAGE", 7)
+    monkeypatch.setattr("stateroom.store.contract.PAGE", 7)
     ids = [(await new(store, 1)).id for _ in range(30)]
 
     async def remove_another(head: Head) -> str:
@@ -196,12 +190,12 @@ async def test_work_that_fails_ends_the_visit(store: Store) -> None:
 
     async def fail(head: Head) -> None:
         started.append(head)
-        raise ValueError(head.id)
+        raise LookupError
 
-    with pytest.raises(ValueError, match=r"\w"):
+    with pytest.raises(LookupError):
         async for _ in each_session(store, fail):
             pass
-    assert len(started) <= heads.MAX_UNDER_WAY
+    assert len(started) < 20
 
 
 @pytest.mark.every_store

@@ -9,19 +9,12 @@ from msgspec.structs import replace
 
 from stateroom import open_store
 from stateroom.errors import OutdatedRecord, StoreError, UnknownSession
-from stateroom.session import Copier, Retention, RetentionPolicy, cached_session
-from stateroom.store import Record, Store
-from stateroom.store.memory import MemoryStore
+from stateroom.session import Copier, Retention, RetentionPolicy
+from stateroom.store import MemoryStore, Record, Store
 from tests.messages import raises
 from tests.session.stored_sessions import family, go_on, new, problems, sessions_of
 
-pytestmark = pytest.mark.every_store
-
-
-@pytest.fixture(autouse=True)
-def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 100)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+pytestmark = [pytest.mark.every_store, pytest.mark.usefixtures("many_snapshots")]
 
 
 @pytest.fixture

@@ -12,25 +12,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from stateroom import open_store
+from stateroom import Sessions, open_store
 from stateroom.errors import SessionSealed, StoreUnavailable, UnknownRevision
-from stateroom.session import Session, Transcript, Update, cached_session
-from stateroom.session.commit import append_entry
-from stateroom.session.maintenance import Cut, Retention, RetentionPolicy, retention
+from stateroom.session import Cut, Retention, RetentionPolicy, Session, Transcript, Update
 from stateroom.state import lines
-from stateroom.store import Commit, Store
+from stateroom.store import HeadFilter, Store
+from tests.environments import TallyEnvironment
 from tests.examples import share
 from tests.messages import raises
+from tests.patience import PATIENCE
 from tests.session.stored_sessions import Notes, family, go_on, new, problems, sessions_of
 from tests.session.travel_model import Run, calls
+from tests.watched import WatchedStore
 
-pytestmark = pytest.mark.every_store
-
-
-@pytest.fixture(autouse=True)
-def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 100)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+pytestmark = [pytest.mark.every_store, pytest.mark.usefixtures("many_snapshots")]
 
 
 async def prune(store: Store, now: Callable[[], float] = time.time, **policy: Any) -> dict[str, Cut]:
@@ -108,15 +103,16 @@ async def test_call_ids_go_with_their_entries_and_the_task_stays(store: Store) -
     assert (await other.call("add", {"text": "early"}, call_id="early")).output == before + 1
 
 
-async def test_as_many_revisions_stay_as_a_process_has_at_hand(store: Store) -> None:
+async def test_what_a_process_has_in_memory_stays(store: Store) -> None:
     session = await new(store, 30)
     cut = (await prune(store, keep=0))[session.id]
     assert cut.below is not None
-    assert cut.below <= 30 - cached_session.STATES_IN_MEMORY
-    await session.rewind(to=30 - cached_session.STATES_IN_MEMORY + 1)
-    assert len((await reopened(store, session.id)).state.notes) == 30 - cached_session.STATES_IN_MEMORY
-    await session.rewind(to=31)
-    await session.rewind(to=30 - cached_session.STATES_IN_MEMORY + 1)
+    assert cut.below <= 22  # eight are in memory
+    for revision in range(cut.below, 31):  # which it goes back to without reading
+        await session.rewind(to=revision)
+        assert len((await reopened(store, session.id)).state.notes) == revision - 1
+    with pytest.raises(UnknownRevision):
+        await session.rewind(to=cut.below - 1)
 
 
 async def test_a_process_that_was_away_reads_on(store: Store) -> None:
@@ -184,38 +180,43 @@ async def test_a_fork_of_a_fork_keeps_what_it_was_rewound_to(store: Store) -> No
 
 
 async def test_the_verdict_stays(store: Store) -> None:
-    session = await new(store, 30)
+    environment = TallyEnvironment()
+    session = await Sessions(environment, store).seed({})
+    for _ in range(30):
+        await session.call("add")
+    environment.go_on.clear()
+    others = [await Sessions(environment, store).open(session.id) for _ in range(30)]
+    under_way = [asyncio.create_task(other.call("send")) for other in others]
+    async with asyncio.timeout(PATIENCE):
+        while environment.runs < 60:
+            await environment.begun.wait()
+            environment.begun.clear()
     await session.verify()
-    for number in range(30):  # external calls that were under way when it was sealed
-        facts = {"name": "fail", "input": {}, "error": "no", "code": "tool_failed"}
-        await append_entry(session._open.cached, "failed", facts, f"failed {number}")
+    environment.go_on.set()
+    assert {result.ok for result in await asyncio.gather(*under_way)} == {False}
     (cut,) = (await prune(store, keep=10)).values()
     assert cut.below is not None
-    assert cut.below <= 30
-    other = await reopened(store, session.id)
+    assert cut.below <= 61
+    other = await Sessions(environment, store).open(session.id)
     assert other.verdict is not None
     with pytest.raises(SessionSealed):
-        await other.call("add", {"text": "more"})
+        await other.call("add")
 
 
 async def test_a_change_of_a_shared_state_that_is_still_to_be_entered_is_not_forgotten(store: Store) -> None:
-    class Dying(Exception):
-        pass
-
-    session = await new(store, 5)
+    watched = WatchedStore(store)
+    session = await new(watched, 5)
     await session.call("meet")
-    shared = (await store.heads(environment="notes:user"))[0].id
+    shared = (await store.heads(HeadFilter(environment="notes:user")))[0].id
     entered = (await store.head(shared)).revision
-    store_append = store.append
 
-    async def die_before_it_is_entered(commit: Commit) -> None:
-        if commit.session == shared and commit.entry.kind == "call":
+    async def die_before_it_is_entered(operation: str, name: str, *given: Any) -> None:
+        if operation == "append" and name == shared and given[0].entry.kind == "call":
             raise StoreUnavailable("gone")
-        await store_append(commit)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "append", die_before_it_is_entered)
-        assert (await session.call("meet")).ok
+    watched.before = die_before_it_is_entered
+    assert (await session.call("meet")).ok
+    watched.before = None
     decided = session.revision
     await go_on(session, 40)
     (cut,) = (await prune(store, keep=10)).values()
@@ -284,16 +285,14 @@ async def test_a_plan_says_what_would_go_and_changes_nothing(store: Store) -> No
 
 @pytest.mark.parametrize("what", ["rewind", "fork"])
 async def test_what_comes_between_the_plan_and_the_cut_is_respected(store: Store, what: str) -> None:
-    session = await new(store, 50)
-    lease = store.lease
+    session, watched = await new(store, 50), WatchedStore(store)
 
-    async def just_before(name: str, *given: Any, **more: Any) -> Any:
-        await (session.rewind(to=3) if what == "rewind" else session.fork(at=3))
-        return await lease(name, *given, **more)
+    async def just_before(operation: str, *_: object) -> None:
+        if operation == "lease":
+            await (session.rewind(to=3) if what == "rewind" else session.fork(at=3))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "lease", just_before)
-        assert await prune(store, keep=10) == {}
+    watched.before = just_before
+    assert await prune(watched, keep=10) == {}
     for head in await store.heads():
         await reopened(store, head.id)
     assert await problems(store) == {}
@@ -443,10 +442,10 @@ def test_whatever_is_pruned_all_that_stays_reads_as_it_was(
                 await running.prune(keep)
 
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cached_session, "MIN_SNAPSHOT", smallest)
-        patch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
-        patch.setattr(cached_session, "STATES_IN_MEMORY", 1)  # so that short histories can be cut
-        patch.setattr(retention, "STATES_IN_MEMORY", 1)
+        patch.setattr("stateroom.session.cached_session.MIN_SNAPSHOT", smallest)
+        patch.setattr("stateroom.session.cached_session.SNAPSHOT_RATIO", 0)
+        patch.setattr("stateroom.session.cached_session.STATES_IN_MEMORY", 1)  # so that short histories can be cut
+        patch.setattr("stateroom.session.maintenance.retention.STATES_IN_MEMORY", 1)
         asyncio.run(run("memory://" if kind == "memory" else f"sqlite:///{Path(folder) / 'rooms.db'}"))
 
 

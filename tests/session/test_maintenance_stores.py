@@ -8,18 +8,15 @@ from uuid import uuid4
 import pytest
 
 from stateroom import open_store
-from stateroom.session import Copier, History, Retention, RetentionPolicy, cached_session, count_sessions
+from stateroom.session import Copier, History, Retention, RetentionPolicy, count_sessions
 from stateroom.store import Record, Store
 from tests.servers.postgresql import fresh_schema
 from tests.session.stored_sessions import family, go_on, new, problems, sessions_of
 
+pytestmark = pytest.mark.usefixtures("many_snapshots")
+
+
 KINDS = ["sqlite", "file", "redis", "postgresql", "s3", "tiered", "compressed and encrypted"]
-
-
-@pytest.fixture(autouse=True)
-def _many_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 100)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
 
 
 @pytest.fixture(params=KINDS)

@@ -10,9 +10,11 @@ from stateroom import Agent, Environment, Episode, Session, Sessions, State, Tas
 from stateroom.agent import run
 from stateroom.errors import ReadOnlyState, SessionSealed, UnknownRevision
 from stateroom.model import Scripted, function_call
-from stateroom.session import Rescorer, cached_session, episode as episode_module
+from stateroom.session import Rescorer
 from stateroom.store import Store
 from tests.messages import raises
+from tests.session.conftest import Snapshots
+from tests.watched import WatchedStore
 
 Judge = Callable[[Episode], Any]
 
@@ -212,9 +214,11 @@ async def test_an_external_call_is_on_the_path_once(store: Store) -> None:
     assert names == ["put", "ship"]
 
 
-async def test_snapshots_do_not_shorten_the_path(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 64)
-    monkeypatch.setattr(episode_module, "STRIDE", 4)
+async def test_snapshots_do_not_shorten_the_path(
+    store: Store, snapshots_after: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshots_after(64)
+    monkeypatch.setattr("stateroom.session.episode.STRIDE", 4)
     environment = PileEnvironment(seen := Seen())
     session = await Sessions[Any](environment, store).seed({})
     await put(session, *range(40))
@@ -225,7 +229,7 @@ async def test_snapshots_do_not_shorten_the_path(store: Store, monkeypatch: pyte
 
 
 async def test_states_can_be_had_in_any_order(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
-    monkeypatch.setattr(episode_module, "STRIDE", 4)
+    monkeypatch.setattr("stateroom.session.episode.STRIDE", 4)
     found: list[Any] = []
     session = await Sessions[Any](PileEnvironment(lambda episode: found.append(episode.states()) or 0.0), store).seed(
         {}
@@ -252,27 +256,12 @@ async def test_the_past_can_only_be_read(store: Store) -> None:
     assert (await session.verify()).reward == 1.0
 
 
-class Counting:
-    """A store that counts what of a log is read of it."""
-
-    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.reads = 0
-        entries = store.entries
-
-        async def counted(*args: Any, **kwargs: Any) -> Any:
-            self.reads += 1
-            return await entries(*args, **kwargs)
-
-        monkeypatch.setattr(store, "entries", counted)
-
-
-async def test_who_does_not_look_back_pays_nothing(kind: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = kind(lambda episode: 1.0)
+async def test_who_does_not_look_back_pays_nothing(kind: Any) -> None:
+    environment, store = kind(lambda episode: 1.0), WatchedStore()
     session = await Sessions[Any](environment, store).seed({})
     await put(session, 1)
-    counting = Counting(store, monkeypatch)
     await session.verify()
-    assert (environment.judged, counting.reads) == (1, 0)
+    assert (environment.judged, store.counts["entries"]) == (1, 0)
 
 
 async def test_a_verifier_that_looks_back_is_run_twice_the_first_time_only(kind: Any, store: Store) -> None:
@@ -326,8 +315,8 @@ async def test_a_verifier_that_raises_is_not_run_again(store: Store) -> None:
         assert environment.judged == judged
 
 
-async def test_a_path_whose_beginning_was_pruned_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 64)
+async def test_a_path_whose_beginning_was_pruned_is_an_error(store: Store, snapshots_after: Snapshots) -> None:
+    snapshots_after(64)
     environment = PileEnvironment(Seen())
     session = await Sessions[Any](environment, store).seed({})
     await put(session, *range(60))

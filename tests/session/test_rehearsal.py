@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Episode, SessionInfo, Sessions, State, ToolError, open_store, tool
+from stateroom import Environment, Episode, SessionInfo, Sessions, State, ToolError, tool
 from stateroom.errors import BadTask, DefinitionError, ReadOnlyState
 from stateroom.session import Ask, Rescorer
 from stateroom.store import Store
@@ -146,10 +146,9 @@ async def test_a_fork_rehearses_from_the_seed_too(store: Store) -> None:
         ["put"],
     ],
 )
-async def test_actions_that_cannot_be_carried_out_are_named(gold: list[Any]) -> None:
-    async with open_store("memory://") as store:
-        with raises(BadTask):
-            await reward(store, [], gold)
+async def test_actions_that_cannot_be_carried_out_are_named(store: Store, gold: list[Any]) -> None:
+    with raises(BadTask):
+        await reward(store, [], gold)
 
 
 FAILING = [call("put", amount=0), call("put", amount="x"), call("steal"), {"name": "put", "arguments": "{"}]
@@ -170,7 +169,7 @@ async def test_tools_that_reach_outside_are_run_where_the_verifier_says_so(store
     assert await reward(store, [call("pay", amount=2)], [call("pay", amount=2)], external=True) == 1
 
 
-async def test_what_is_rehearsed_may_only_be_read_and_is_nothing_to_the_session() -> None:
+async def test_what_is_rehearsed_may_only_be_read_and_is_nothing_to_the_session(store: Store) -> None:
     class Greedy(TillEnvironment):
         async def verify(self, state: Till, episode: Episode) -> float:
             gold = await episode.after([call("put", amount=1)])
@@ -178,12 +177,11 @@ async def test_what_is_rehearsed_may_only_be_read_and_is_nothing_to_the_session(
                 gold.money = 1_000
             return float(state.money)
 
-    async with open_store("memory://") as store:
-        session = await Sessions(Greedy(), store).seed({"money": 5, "user": "ada"})
-        assert (await session.verify()).reward == 5
+    session = await Sessions(Greedy(), store).seed({"money": 5, "user": "ada"})
+    assert (await session.verify()).reward == 5
 
 
-async def test_without_a_state_there_is_nothing_to_rehearse() -> None:
+async def test_without_a_state_there_is_nothing_to_rehearse(store: Store) -> None:
     class Stateless(Environment):
         """Nothing."""
 
@@ -191,7 +189,6 @@ async def test_without_a_state_there_is_nothing_to_rehearse() -> None:
             await episode.after([])
             return 0.0
 
-    async with open_store("memory://") as store:
-        session = await Sessions(Stateless(), store).seed({})
-        with raises(DefinitionError):
-            await session.verify()
+    session = await Sessions(Stateless(), store).seed({})
+    with raises(DefinitionError):
+        await session.verify()

@@ -11,9 +11,8 @@ import pytest
 from stateroom import Environment, Resource, SessionInfo, SessionLimits, Sessions, ToolError, open_store, tool
 from stateroom.errors import StateroomError
 from stateroom.session import Session
-from stateroom.session.resources import STOPS
 from stateroom.store import Store
-from tests.messages import raises
+from tests.messages import raises, says
 from tests.patience import PATIENCE
 from tests.session.outside import Desk, Office, Page, files, write
 
@@ -68,35 +67,34 @@ def troubled(store: Store, trouble: Resource[Any]) -> Sessions[Desk]:
 
 
 TROUBLES = [
-    (ToolError("no box today"), "tool_error", "no box today"),
-    (OSError(), "tool_failed", "put failed: the box could not be {}: unexpected OSError"),
-    (SystemExit(), "tool_failed", "put failed: the box could not be {}: unexpected SystemExit"),
-    (None, "timeout", "put failed: the box could not be {} within 0.5 s"),
+    (ToolError("no box today"), "tool_error"),
+    (OSError(), "tool_failed"),
+    (SystemExit(), "tool_failed"),
+    (None, "timeout"),
 ]
 
 
-@pytest.mark.parametrize(("error", "code", "message"), TROUBLES)
+@pytest.mark.parametrize(("error", "code"), TROUBLES)
 @pytest.mark.parametrize("hook", ["start", "save", "restore"])
 async def test_a_hook_that_fails_is_a_call_that_fails(
-    hook: str, error: BaseException | None, code: str, message: str
+    store: Store, hook: str, error: BaseException | None, code: str
 ) -> None:
-    async with open_store("memory://") as store:
-        trouble = Trouble("", error)
-        session = await troubled(store, trouble).seed({})
-        if hook == "restore":
-            await session.call("put", {"what": 1})
-            session = await session.fork()
+    trouble = Trouble("", error)
+    session = await troubled(store, trouble).seed({})
+    if hook == "restore":
+        await session.call("put", {"what": 1})
+        session = await session.fork()
+    trouble.hook = hook
+    failed = await session.call("put", {"what": 2})
+    assert failed.code == code
+    says(failed.error or "")
+    before = len(session.state.notes)
+    trouble.hook = ""
+    assert len((await session.call("put", {"what": 3})).output) == before + 1
+    if hook != "save":
         trouble.hook = hook
-        failed = await session.call("put", {"what": 2})
-        done = {"start": "started", "save": "saved", "restore": "restored"}[hook]
-        assert (failed.code, failed.error) == (code, message.format(done))
-        before = len(session.state.notes)
-        trouble.hook = ""
-        assert len((await session.call("put", {"what": 3})).output) == before + 1
-        if hook != "save":
-            trouble.hook = hook
-            with raises(StateroomError):
-                await (await session.fork(at=session.revision if hook == "restore" else 1)).verify()
+        with raises(StateroomError):
+            await (await session.fork(at=session.revision if hook == "restore" else 1)).verify()
 
 
 async def test_what_cannot_be_stored_fails_by_name(store: Store) -> None:
@@ -106,9 +104,7 @@ async def test_what_cannot_be_stored_fails_by_name(store: Store) -> None:
 
     session = await troubled(store, Odd("", None)).seed({})
     result = await session.call("put", {"what": 1})
-    assert result.error == (
-        "put failed: the box could not be saved: its content cannot be stored: a value of type object cannot be stored"
-    )
+    says(result.error or "")
 
 
 async def test_what_is_larger_than_a_state_may_be_fails(store: Store) -> None:
@@ -117,7 +113,7 @@ async def test_what_is_larger_than_a_state_may_be_fails(store: Store) -> None:
     session = await sessions.seed({})
     result = await session.call("put", {"what": "x" * 1000})
     assert (result.code, session.revision) == ("too_large", 1)
-    assert "the box holds more than the 1,000 bytes that can be saved of it" in (result.error or "")
+    says(result.error or "")
 
 
 class Slow(Resource[list[str]]):
@@ -238,10 +234,11 @@ async def test_so_many_are_stopped_at_once_and_no_more() -> None:
     async with open_store("memory://") as store:
         slots = Slots()
         sessions = troubled(store, slots)
-        for _ in range(STOPS + 10):
+        for _ in range(200):
             await (await sessions.seed({})).call("put", {"what": 1})
         await sessions.stop()
-    assert (slots.stopped, slots.most) == (STOPS + 10, STOPS)
+    assert slots.stopped == 200
+    assert 1 < slots.most < 100
 
 
 async def test_what_is_not_at_hand_keeps_nothing(store: Store) -> None:

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from stateroom import Sessions
 from stateroom.errors import UnknownRevision
-from stateroom.session import cached_session
-from stateroom.session.maintenance import Retention, RetentionPolicy, retention
+from stateroom.session import Retention, RetentionPolicy
 from stateroom.store import Store
 from tests.examples import share
 from tests.messages import raises
 from tests.servers.stores import fresh_store
+from tests.session.conftest import Snapshots
 from tests.session.shelf import ShelfEnvironment
 from tests.session.stored_sessions import go_on, new, problems, sessions_of
 from tests.session.travel_model import Run, steps
@@ -42,7 +42,7 @@ programs = st.fixed_dictionaries(
         "smallest": st.sampled_from([1, 60, 300]),
         "ratio": st.sampled_from([0, 2]),
         "trail": st.sampled_from([1, 2, 8]),
-        "light": st.sampled_from([0, cached_session.SMALL_STATE]),
+        "light": st.sampled_from([0, 2**16]),
         "large": st.sampled_from([200, Store.large]),
     }
 )
@@ -54,11 +54,11 @@ def check_program(
 ) -> None:
     """Carry out a program on a fresh store: at every revision, each session is what it must be."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cached_session, "MIN_SNAPSHOT", smallest)
-        patch.setattr(cached_session, "SNAPSHOT_RATIO", ratio)
-        patch.setattr(cached_session, "SMALL_STATE", light)
-        for module in (cached_session, retention):
-            patch.setattr(module, "STATES_IN_MEMORY", trail)
+        patch.setattr("stateroom.session.cached_session.MIN_SNAPSHOT", smallest)
+        patch.setattr("stateroom.session.cached_session.SNAPSHOT_RATIO", ratio)
+        patch.setattr("stateroom.session.cached_session.SMALL_STATE", light)
+        for module in ("cached_session", "maintenance.retention"):
+            patch.setattr(f"stateroom.session.{module}.STATES_IN_MEMORY", trail)
         asyncio.run(carry_out(url, program, large))
 
 
@@ -75,26 +75,18 @@ def test_every_session_is_what_it_must_be_at_every_revision(
     holds()
 
 
-@pytest.fixture
-def unread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every state counts as large: going back to one that is not at hand does not read it."""
-    monkeypatch.setattr(cached_session, "SMALL_STATE", 0)
-
-
 async def cut_off(store: Store) -> None:
     cuts = [cut async for _, cut in Retention(store, RetentionPolicy(keep=5), time.time).carry_out()]
     assert any(cuts)
 
 
 @pytest.mark.usefixtures("unread")
-async def test_what_was_pruned_meanwhile_cannot_be_gone_back_to(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_pruned_meanwhile_cannot_be_gone_back_to(store: Store, snapshots_after: Snapshots) -> None:
     session = await new(store, 20)
     await session.rewind(to=3)
     other = await sessions_of(store).open(session.id)
-    with monkeypatch.context() as patch:
-        patch.setattr(cached_session, "MIN_SNAPSHOT", 1)
-        patch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
-        await go_on(other, 40)
+    snapshots_after(1)
+    await go_on(other, 40)
     await cut_off(store)
     with raises(UnknownRevision):
         await session.rewind(to=15)  # which it had at hand before
@@ -102,9 +94,8 @@ async def test_what_was_pruned_meanwhile_cannot_be_gone_back_to(store: Store, mo
 
 
 @pytest.mark.usefixtures("unread")
-async def test_a_pruned_fork_can_go_back_to_its_first_entry(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 1)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+async def test_a_pruned_fork_can_go_back_to_its_first_entry(store: Store, snapshots_after: Snapshots) -> None:
+    snapshots_after(1)
     fork = await (await new(store, 5)).fork()
     await go_on(fork, 30)
     await cut_off(store)

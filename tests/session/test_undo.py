@@ -1,6 +1,7 @@
 """Undo and redo, on every store: whatever was done, a session is what a list of steps says."""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,12 @@ from stateroom.agent import Agent, Threads, transcript
 from stateroom.errors import InvalidArguments, SessionError, SessionSealed
 from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.model import Item, Policy, Scripted, function_call, last_user_text, message, text_of
-from stateroom.session import (
-    BackgroundLoop,
-    Blocking,
-    History,
-    Retention,
-    RetentionPolicy,
-    Session,
-    Update,
-    cached_session,
-)
-from stateroom.store import Store
-from stateroom.store.memory import MemoryStore
+from stateroom.session import BackgroundLoop, Blocking, History, Retention, RetentionPolicy, Session, Update
+from stateroom.store import MemoryStore, Store
 from tests.examples import share
 from tests.messages import raises
 from tests.servers.stores import fresh_store
+from tests.session.conftest import Snapshots
 
 SHARES = {"memory": 2, "sqlite": 0.3, "file": 0.1, "redis": 0.2, "postgresql": 0.1, "tiered": 0.1}
 """How many of the programs are run on a store of each kind."""
@@ -224,24 +216,6 @@ async def test_undo_twice_goes_back_two_and_ends_at_the_seed(store: Store) -> No
     assert [entry.kind async for entry in session.log()] == ["seed", "call", "call", "rewind", "rewind"]
 
 
-async def test_a_new_change_leaves_nothing_to_redo(store: Store) -> None:
-    session = await seeded(store, "a", "b")
-    await session.undo()
-    await session.call("add", {"text": "c"})
-    assert await session.redo() == 0
-    assert list(session.state.notes) == ["a", "c"]
-
-
-@pytest.mark.every_store
-async def test_a_fork_undoes_what_its_parent_did_and_redoes_what_that_undid(store: Store) -> None:
-    session = await seeded(store, "a", "b", "c")
-    await session.undo()
-    fork = await session.fork()
-    assert (await fork.undo(), list(fork.state.notes)) == (1, ["a"])
-    assert (await fork.redo(2), list(fork.state.notes)) == (2, ["a", "b", "c"])
-    assert list(session.state.notes) == ["a", "b"]
-
-
 @pytest.mark.every_store
 async def test_an_agents_turn_is_one_step_and_its_conversation_goes_back_with_it(store: Store) -> None:
     threads = Threads(opened(store))
@@ -290,11 +264,10 @@ async def test_a_reply_of_the_environment_is_undone_with_its_change(store: Store
     assert (session.state.asked, await said(session, store)) == (0, ["hello"])
 
 
-async def test_undo_stops_where_the_past_was_pruned(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 1)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+async def test_undo_stops_where_the_past_was_pruned(store: Store, snapshots_after: Snapshots) -> None:
+    snapshots_after(1)
     session = await seeded(store, *map(str, range(30)))
-    [cut] = [cut async for _, cut in Retention(store, RetentionPolicy(keep=8), session._open.runtime.now).carry_out()]
+    [cut] = [cut async for _, cut in Retention(store, RetentionPolicy(keep=8), time.time).carry_out()]
     assert cut is not None
     assert cut.below is not None
     session = await opened(store).open(session.id)

@@ -8,21 +8,13 @@ from pydantic import BaseModel, create_model, field_validator
 
 from stateroom import Environment, Episode, Sessions, State, Verdict, tool
 from stateroom.errors import InvalidState, SchemaChanged, UnknownRevision
-from stateroom.session import (
-    Migrator,
-    Reader,
-    Retention,
-    RetentionPolicy,
-    Session,
-    Transcript,
-    cached_session,
-    kept_types,
-)
-from stateroom.session.episode import load_path
+from stateroom.session import Migrator, Retention, RetentionPolicy, Session, Transcript, kept_types
 from stateroom.state import lines
 from stateroom.store import Store
-from tests.messages import raises
+from tests.messages import raises, says
+from tests.session.conftest import Snapshots
 from tests.session.versions import Cart3, Shop3, shop
+from tests.watched import WatchedStore
 
 
 async def buy(session: Session[Any], *prices: int) -> None:
@@ -50,13 +42,6 @@ async def test_an_old_session_is_opened_and_goes_on(old: Session[Any], store: St
     assert (await again.verify()).reward == 10
 
 
-async def test_each_revision_is_read_in_the_new_schema(old: Session[Any], store: Store) -> None:
-    session = await shop(3, store).open(old.id)
-    await buy(session, 4)
-    assert [(await session.state_at(revision)).total for revision in range(1, 7)] == [0, 1, 3, 6, 6, 10]
-    assert [await shop(3, store).open((await session.fork(at=at)).id) for at in (2, 5, 6)]
-
-
 async def test_the_log_says_when_it_was_migrated_and_keeps_what_was(old: Session[Any], store: Store) -> None:
     before = await store.maintenance.export(old.id)
     session = await shop(3, store).open(old.id)
@@ -79,7 +64,7 @@ async def test_the_log_says_when_it_was_migrated_and_keeps_what_was(old: Session
 async def test_forks_and_rewinds_reach_over_a_migration(
     old: Session[Any], store: Store, monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
-    monkeypatch.setattr(cached_session, "SMALL_STATE", 0 if large else 2**20)
+    monkeypatch.setattr("stateroom.session.cached_session.SMALL_STATE", 0 if large else 2**20)
     session = await shop(3, store).open(old.id)
     await buy(session, 4, *[0] * 10)
     early, late = await session.fork(at=3), await session.fork(at=8)
@@ -181,12 +166,8 @@ class Careless(Environment[Renamed]):
 
 async def test_a_schema_that_changed_without_a_new_version_is_caught(old: Session[Any], store: Store) -> None:
     before = await store.maintenance.export(old.id)
-    with pytest.raises(SchemaChanged) as error:
+    with raises(SchemaChanged):
         await Sessions(Careless(), store).open(old.id)
-    assert str(error.value) == (
-        f"the state of session {old.id!r} was stored by another Renamed than this one: remark (str) is new. Give the "
-        "class a new version, class Renamed(State, version=2), and a migration, @Renamed.migration(1)"
-    )
     assert await store.maintenance.export(old.id) == before
 
 
@@ -250,13 +231,7 @@ async def test_a_class_that_accepts_defaults_reads_what_lacks_new_fields(store: 
         await basket(Basket, store).open(old.id)
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"owner": (str, ...)},
-        {"best": (str | None, None)},
-    ],
-)
+@pytest.mark.parametrize("more", [{"owner": (str, ...)}, {"best": (str | None, None)}])
 async def test_defaults_stand_for_new_fields_only(store: Store, more: dict[str, Any]) -> None:
     old = await basket(Basket, store).seed({})
     new = new_basket(**more)
@@ -282,15 +257,15 @@ async def test_it_is_caught_after_a_migration_too(old: Session[Any], store: Stor
 
 
 @pytest.mark.parametrize(
-    ("migration", "error", "said"),
+    ("migration", "error"),
     [
-        (None, SchemaChanged, "there is no migration from version 1 of Broken to 2"),
-        (lambda data: data["nothing"], SchemaChanged, "failed: KeyError: 'nothing'"),
-        (lambda data: {"total": "many"}, InvalidState, "migrated from version 1, is not valid: .*total"),
+        (None, SchemaChanged),
+        (lambda data: data["nothing"], SchemaChanged),
+        (lambda data: {"total": "many"}, InvalidState),
     ],
 )
 async def test_what_cannot_be_migrated_is_left_as_it_is(
-    old: Session[Any], store: Store, migration: Any, error: type[Exception], said: str
+    old: Session[Any], store: Store, migration: Any, error: type[Exception]
 ) -> None:
     class Broken(State, version=2):
         total: int = 0
@@ -303,7 +278,7 @@ async def test_what_cannot_be_migrated_is_left_as_it_is(
     if migration:
         Broken.migration(1)(migration)
     before = await store.maintenance.export(old.id)
-    with pytest.raises(error, match=said):
+    with raises(error):
         await Sessions(BrokenShop(), store).open(old.id)
     assert await store.maintenance.export(old.id) == before
     await buy(old, 4)
@@ -341,7 +316,7 @@ async def test_a_stricter_check_acts_when_the_state_changes_next(old: Session[An
 
     session = await Sessions(StrictShop(), store).open(old.id)
     assert len(session.state.prices) == 3
-    assert "too many" in str((await session.call("buy", {"price": 1})).error)
+    assert (await session.call("buy", {"price": 1})).code == "tool_failed"
     assert (await session.call("write")).ok
 
 
@@ -352,24 +327,27 @@ async def test_a_seed_says_its_schema_once(store: Store) -> None:
 
 
 async def test_a_rewind_over_a_migration_leaves_the_path_as_it_was(
-    old: Session[Any], store: Store, monkeypatch: pytest.MonkeyPatch
+    old: Session[Any], store: Store, snapshots_after: Snapshots
 ) -> None:
-    session = await shop(3, store).open(old.id)
+    class Looking(Shop3):
+        name = "shop"
+
+        def verify(self, episode: Episode) -> Verdict:  # type: ignore[override]
+            return Verdict(1.0, details={"totals": [state.total for state in episode.states()]})
+
+    session = await Sessions(Looking(), store).open(old.id)
     await buy(session, 4)
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 1)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+    snapshots_after(1)
     await session.rewind(3)  # which would be worth a snapshot, in a schema that no entry tells of
     await buy(session, 7)
-    path = await load_path(Reader(store, Cart3), old.id, session.revision)
-    assert [state.total for state in path.states] == [0, 1, 3, 10]
     assert session.state.total == 10
+    assert (await session.verify()).details == {"totals": [0, 1, 3, 10]}
 
 
 async def test_a_fork_that_was_migrated_and_pruned_says_what_has_gone(
-    old: Session[Any], store: Store, monkeypatch: pytest.MonkeyPatch
+    old: Session[Any], store: Store, snapshots_after: Snapshots
 ) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 1)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+    snapshots_after(1)
     fork = await (await shop(3, store).open(old.id)).fork(at=2)
     await buy(fork, *range(30))
     assert [cut async for _, cut in Retention(store, RetentionPolicy(keep=8), time.time).carry_out() if cut]
@@ -456,7 +434,7 @@ async def test_what_an_external_call_came_to_is_noted_though_newer_code_was_quic
 
     session = await Sessions(PostOffice(migrated), store).seed({})
     result = await session.call("send", call_id="c1")
-    assert "took effect, but others changed the state meanwhile" in str(result.error)
+    says(result.error or "")
     newer = await Sessions(NewPostOffice(), store).open(session.id)
     assert [entry.kind async for entry in newer.log()] == ["seed", "started", "call", "failed"]
     await newer.fork()  # nothing is pending any more
@@ -464,8 +442,13 @@ async def test_what_an_external_call_came_to_is_noted_though_newer_code_was_quic
 
 async def test_a_session_that_is_judged_before_it_is_leased_is_left_alone(store: Store) -> None:
     session = await shop(1, store).seed({"user": "ann"})
-    migrator = Migrator(store, kept_types(Shop3()), time.time)
-    head = await store.head(session.id)
-    await session.verify()
-    assert (await migrator._migrate(head)).outcome == "ended"
+    watched = WatchedStore(store)
+
+    async def judge(operation: str, *_: object) -> None:
+        if operation == "lease":
+            await session.verify()
+
+    watched.before = judge
+    migrator = Migrator(watched, kept_types(Shop3()), time.time)
+    assert [migrated.outcome async for _, migrated in migrator.carry_out()] == ["ended"]
     assert (await shop(1, store).open(session.id)).verdict is not None

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from stateroom.errors import BadData
 from stateroom.state import References, decode, encode, long_texts
+from tests.messages import raises
 
 
 class Color(Enum):
@@ -32,6 +33,7 @@ class Item(BaseModel):
 
 EXACT = [
     *(None, True, False, 0, -1, 2**63 - 1, -(2**63), 2**64 - 1, 2**64, -(2**63) - 1, 10**40, 0.5, -0.0, math.inf),
+    math.nan,
     *("", "é\x00", "half a pair: \ud83d", b"", b"\xff\x00", [], {}, (), set(), frozenset()),
     *(datetime(2024, 2, 29, 1, 2, 3, 4), datetime(2024, 1, 1, tzinfo=UTC), date(1, 1, 1), timedelta.min, timedelta.max),
     datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=-3, minutes=-30))),
@@ -55,10 +57,6 @@ def spelled(value: Any) -> Any:
 @pytest.mark.parametrize("value", EXACT, ids=ascii)
 def test_a_value_comes_back_exactly(value: Any) -> None:
     assert spelled(decode(encode(value))) == spelled(value)
-
-
-def test_a_nan_comes_back() -> None:
-    assert math.isnan(decode(encode(math.nan)))
 
 
 def test_a_time_zone_comes_back_by_its_name() -> None:
@@ -90,7 +88,7 @@ def test_a_subclass_of_a_plain_type_is_stored_as_that_type() -> None:
 
 
 def test_a_value_of_another_type_is_refused() -> None:
-    with pytest.raises(TypeError, match="complex"):
+    with raises(TypeError):
         encode([1j])
 
 

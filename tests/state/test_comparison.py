@@ -129,10 +129,6 @@ def assign(ticket: str, who: str) -> Edit:
     return lambda state: setattr(state.tickets[ticket], "assignee", who)
 
 
-def retitle(ticket: str, title: str) -> Edit:
-    return lambda state: setattr(state.tickets[ticket], "title", title)
-
-
 def drop(ticket: str) -> Edit:
     return lambda state: state.tickets.pop(ticket)
 
@@ -155,12 +151,6 @@ def test_what_gold_changed_and_found_did_not_is_missing() -> None:
     assert paths(result.missing) == [("tickets", "T-1", "assignee")]
     assert not result.extra
     assert result.text() == "tickets['T-1'].assignee: expected \"ana\", found null"
-
-
-def test_what_found_changed_and_gold_did_not_is_extra() -> None:
-    result = compared(both(assign("T-1", "ana"), retitle("T-1", "uno")), assign("T-1", "ana"))
-    assert not result.missing
-    assert paths(result.extra) == [("tickets", "T-1", "title")]
 
 
 def test_a_goal_that_was_missed_by_another_value_is_missing_only() -> None:
@@ -247,16 +237,6 @@ def test_new_records_are_the_same_by_content_whatever_their_keys() -> None:
     assert compared(put(mails={"m1": later, "m2": one}), put(mails={"m7": one, "m1": two})).same
 
 
-def test_of_equal_records_the_number_counts() -> None:
-    mail = Mail(to="ana")
-    result = compared(put(mails={"m1": mail}), put(mails={"m1": mail, "m2": mail}))
-    assert len(result.missing) == 1
-    assert not result.extra
-    result = compared(put(mails={"m1": mail, "m2": mail}), put(mails={"m1": mail}))
-    assert len(result.extra) == 1
-    assert not result.missing
-
-
 def test_keys_count_unless_a_place_is_compared_by_content() -> None:
     result = compared(put(settled={"C": 2}), put(settled={"B": 2}))
     assert paths(result.missing) == [("settled", "B")]
@@ -302,14 +282,6 @@ def test_new_keys_are_seen_beside_deleted_ones() -> None:
     assert paths(result.extra) == [("tickets", "T-1"), ("tickets", "T-3")]
 
 
-def test_the_order_of_a_dict_does_not_count() -> None:
-    def turn(state: Office) -> None:
-        state.tickets["T-1"] = state.tickets.pop("T-1")
-
-    assert compared(turn, nothing).same
-    assert paths(compared(both(turn, assign("T-1", "ana")), nothing).extra) == [("tickets", "T-1", "assignee")]
-
-
 # References between new records
 
 
@@ -319,14 +291,6 @@ def written(first: str, second: str, about: tuple[str, str], *, titles: tuple[st
         put(tickets={key: Ticket(id=key, title=title) for key, title in zip((first, second), titles, strict=True)}),
         put(mails={f"m-{key}": Mail(to=to, about=key) for key, to in zip(about, ("ana", "bob"), strict=True)}),
     )
-
-
-def test_references_between_new_records_are_followed() -> None:
-    titles = ("a", "b")
-    gold = written("T-3", "T-4", about=("T-3", "T-4"), titles=titles)
-    assert compared(written("T-4", "T-3", about=("T-4", "T-3"), titles=titles), gold).same
-    swapped = compared(written("T-3", "T-4", about=("T-4", "T-3"), titles=titles), gold)
-    assert [each.place[0] for each in swapped.missing] == ["mails", "mails"]
 
 
 def test_twins_are_told_apart_by_what_mentions_them() -> None:
@@ -484,16 +448,7 @@ def test_an_item_that_moves_up_is_known_though_what_is_ignored_in_it_changed() -
 
 
 @pytest.mark.parametrize(
-    "patterns",
-    [
-        ("draft",),
-        ("tickets.*.titel",),
-        ("tickets.title",),
-        ("lead.name",),
-        ("*.*.sent",),
-        ("",),
-        "drafts",
-    ],
+    "patterns", [("draft",), ("tickets.*.titel",), ("tickets.title",), ("lead.name",), ("*.*.sent",), ("",), "drafts"]
 )
 def test_a_pattern_that_names_nothing_is_refused(patterns: Any) -> None:
     with raises(DefinitionError):
@@ -516,13 +471,6 @@ def test_only_states_of_one_class_are_compared() -> None:
 
 
 # What verifiers have in hand
-
-
-def test_states_as_verifiers_get_them_are_compared() -> None:
-    gold = after(assign("T-1", "ana"))
-    states = [draft_of(each, DraftContext("to be read")) for each in (BASE, after(assign("T-1", "bob")), gold)]
-    assert [ticket.title for ticket in states[1].tickets.values()] == ["one", "two"]
-    assert len(compare(*states).missing) == 1
 
 
 def test_a_draft_at_work_is_compared_as_it_is_now() -> None:

@@ -108,13 +108,7 @@ def test_each_kind_of_operation_is_data_and_a_line(change: Any, expected: Any, w
 LONG = "x" * 500
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (f"{LONG}one", f"{LONG}two"),
-        (f"{LONG}one{LONG}", f"{LONG}two{LONG}"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), [(f"{LONG}one", f"{LONG}two"), (f"{LONG}one{LONG}", f"{LONG}two{LONG}")])
 def test_two_long_values_are_shown_where_they_differ(old: Any, new: Any) -> None:
     [line] = lines(differences({"text": old}, {"text": new}))
     assert "one" in line

@@ -399,16 +399,7 @@ places_and_sizes = st.tuples(st.integers(-9, 9), st.integers(-9, 9), st.integers
 
 
 @fast
-@given(
-    st.integers(0, 9),
-    st.lists(
-        st.tuples(
-            st.sampled_from(EDITS),
-            places_and_sizes,
-        )
-    ),
-    costs,
-)
+@given(st.integers(0, 9), st.lists(st.tuples(st.sampled_from(EDITS), places_and_sizes)), costs)
 def test_a_list_of_models_follows_many_splices(size: int, program: list[Any], cost: int) -> None:
     """Nothing but its record of edits tells what became of such a list."""
     base = World(nodes=[Node(name=str(number)) for number in range(size)])

@@ -110,9 +110,14 @@ def draft_for_tool(state: Any) -> Any:
     return draft_of(state, EventContext.of(state))
 
 
+def context_of(draft: Any) -> EventContext:
+    context: EventContext = draft._draft_context
+    return context
+
+
 def ended(draft: Any) -> Change:
     """What a tool's draft comes to."""
-    draft._draft_context.check_events(draft)
+    context_of(draft).check_events(draft)
     return commit(draft)
 
 
@@ -140,7 +145,7 @@ def test_an_event_is_applied_at_once_and_recorded() -> None:
         last=["pen", "ink"],
         total=4,
     )
-    assert cart._draft_context.emitted == [Added(names=["pen", "ink"]), Counted(name="ink", by=2)]
+    assert context_of(cart).emitted == [Added(names=["pen", "ink"]), Counted(name="ink", by=2)]
     assert patched(base, patch) == state
     assert base == Cart()
 
@@ -225,14 +230,6 @@ def test_a_method_that_does_not_do_the_same_again_is_noticed() -> None:
         ended(lucky)
 
 
-def test_many_events_of_a_call_may_touch_one_thing() -> None:
-    cart = draft_for_tool(Cart())
-    cart.emit(Added(names=["pen"]))
-    for _ in range(50):
-        cart.emit(Counted(name="pen"))
-    assert ended(cart).state.lines["pen"].count == 51
-
-
 def test_a_fold_goes_on_from_what_a_tool_has_done_so_far() -> None:
     cart = draft_for_tool(Cart())
     cart.emit(Added(names=["pen"]))
@@ -245,7 +242,7 @@ def test_what_happens_to_an_event_afterwards_changes_nothing() -> None:
     cart.emit(event)
     event.names.append("ink")
     cart.emit(Dropped(name="pen"))
-    assert cart._draft_context.emitted[0] == Added(names=["pen"])
+    assert context_of(cart).emitted[0] == Added(names=["pen"])
     assert ended(cart).state.last == ["pen"]
 
 
@@ -257,7 +254,7 @@ def test_an_event_is_checked_when_it_is_made_and_when_it_is_emitted() -> None:
     cart = draft_for_tool(cart_of("pen"))
     with raises(InvalidState):
         cart.emit(Counted.model_construct(name="pen", by="many"))
-    assert cart._draft_context.emitted == []
+    assert context_of(cart).emitted == []
 
 
 class Stretched(Event):
@@ -276,7 +273,7 @@ def test_what_a_method_does_to_its_event_changes_no_fact() -> None:
     stubborn = draft_for_tool(Stubborn())
     stubborn.emit(Stretched(names=[]))
     ended(stubborn)
-    assert stubborn._draft_context.emitted == [Stretched(names=[])]
+    assert context_of(stubborn).emitted == [Stretched(names=[])]
 
 
 class Table(State):
@@ -352,22 +349,18 @@ class Nested(State):
 
 
 @pytest.mark.parametrize(
-    ("state", "error", "message"),
+    ("state", "error"),
     [
-        (Cart(), ReadOnlyState, r"events are emitted by tools; what they make of a Cart of your own says fold\(…\)"),
-        (draft_of(Cart(), DraftContext("not now")), ReadOnlyState, "not now"),
-        (
-            draft_of(Plain(), DraftContext()),
-            DefinitionError,
-            "Marked cannot be emitted on this Plain: events are emitted by",
-        ),
-        (draft_of(Plain(), DraftContext()).cart, DefinitionError, "Marked cannot be emitted on this Cart"),
-        (draft_for_tool(Nested()), DefinitionError, "Marked cannot be emitted on this Cart"),
-        (draft_for_tool(Nested()).cart, ReadOnlyState, "Nested changes by events only"),
+        (Cart(), ReadOnlyState),
+        (draft_of(Cart(), DraftContext("not now")), ReadOnlyState),
+        (draft_of(Plain(), DraftContext()), DefinitionError),
+        (draft_of(Plain(), DraftContext()).cart, DefinitionError),
+        (draft_for_tool(Nested()), DefinitionError),
+        (draft_for_tool(Nested()).cart, ReadOnlyState),
     ],
 )
-def test_events_are_emitted_by_tools_on_the_whole_state(state: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_events_are_emitted_by_tools_on_the_whole_state(state: Any, error: type[Exception]) -> None:
+    with raises(error):
         state.emit(Marked(name="x"))
 
 
@@ -397,7 +390,7 @@ def test_an_event_during_which_the_call_ends_opens_nothing_again() -> None:
 
         @applies(Marked)
         def marked(self, event: Marked) -> None:
-            self._draft_context.closed = ENDED  # type: ignore[attr-defined]  # as when its time is up
+            context_of(self).closed = ENDED  # as when its time is up
 
     slow = draft_for_tool(Slow())
     slow.emit(Marked(name="x"))
@@ -431,14 +424,6 @@ events = st.one_of(
 )
 
 
-def test_what_a_tool_looks_at_before_it_emits_makes_no_difference() -> None:
-    cart = draft_for_tool(cart_of("c", "a"))
-    assert [line.count for line in cart.lines.values()] == [1, 1]  # "c" first
-    cart.emit(Counted(name="a"))
-    cart.emit(Counted(name="c"))
-    assert {name: line.count for name, line in ended(cart).state.lines.items()} == {"c": 2, "a": 2}
-
-
 @given(st.lists(st.lists(events, max_size=4), max_size=6))
 def test_a_state_is_the_fold_of_what_was_emitted(calls: list[list[Event]]) -> None:
     state = seeded = Cart()
@@ -450,7 +435,7 @@ def test_a_state_is_the_fold_of_what_was_emitted(calls: list[list[Event]]) -> No
                 places(cart, "cart")
                 cart.emit(event)
             before, (state, patch) = state, ended(cart)
-            assert cart._draft_context.emitted == call
+            assert context_of(cart).emitted == call
             assert exact(patched(before, patch)) == exact(state) == exact(fold(before, call))
             calls_made.append(call)
     assert exact(reduce(fold, calls_made, seeded)) == exact(state)
@@ -470,7 +455,7 @@ def test_so_is_a_wide_one_whose_drafts_are_used_again(calls: list[list[tuple[boo
             if str(number) in cart.lines:
                 cart.emit(Counted(name=str(number), by=0) if counts else Dropped(name=str(number)))
                 assert (str(number) in cart.lines) is counts
-        made.append(cart._draft_context.emitted)
+        made.append(context_of(cart).emitted)
         state = ended(cart).state
         assert exact(reduce(fold, made, seeded)) == exact(state)
     assert seeded == Cart(lines=lines, order=names)
@@ -529,16 +514,7 @@ def too_few(self: Any) -> None: ...
 def keyword_only(self: Any, *, event: Any) -> None: ...
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        asynchronous,
-        generator,
-        too_many,
-        too_few,
-        keyword_only,
-    ],
-)
+@pytest.mark.parametrize("method", [asynchronous, generator, too_many, too_few, keyword_only])
 def test_a_method_that_could_not_be_repeated_is_refused(method: Any) -> None:
     with raises(DefinitionError):
         type(State)("Bad", (State,), {"__module__": __name__, "method": applies(Marked)(method)})

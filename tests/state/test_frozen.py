@@ -59,7 +59,7 @@ def test_a_frozen_record_is_given_as_it_is_and_what_can_change_is_not() -> None:
     assert draft.bag is not state.bag  # its list could be changed
     draft.bag.coins.append(5)
     assert state.bag.coins == []
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(ValidationError):
         draft.coins["a"].worth = 9
     assert commit(draft).patch == [("splice", ("bag", "coins"), 0, 0, [5])]
 
@@ -94,7 +94,7 @@ def test_what_holds_only_frozen_records_is_given_as_it_is_however_deep() -> None
     assert draft.cases["a"] is state.cases["a"]
     assert draft.pairs[0] is state.pairs[0]
     assert all(map(is_, draft.either, state.either))
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(ValidationError):
         draft.cases["a"].coin.parts[0].worth = 9
     assert commit(draft).patch == []
 
@@ -305,11 +305,7 @@ def test_a_log_shows_the_fields_of_a_frozen_record_that_differ() -> None:
     draft.mails["c"] = Mail(text="Bye.", read=True, stamp=Coin(worth=3, marks=("x",)))  # another one altogether
     draft.queue[0] = mail.model_copy(update={"text": "Bye."})
     lines = lines_of(describe(decode(encode(state)), decode(encode_patch(commit(draft).patch))))
-    assert lines[:3] == [
-        "mails.a.read: false → true",
-        "mails.b.read: false → true",
-        "mails.b.stamp.worth: 1 → 2",
-    ]
+    assert lines[:3] == ["mails.a.read: false → true", "mails.b.read: false → true", "mails.b.stamp.worth: 1 → 2"]
     assert lines[3].startswith('mails.c: {"text": "Hello. ')
     assert lines[4].startswith('queue[0].text: "Hello. ')
     assert lines[4].endswith('→ "Bye."')

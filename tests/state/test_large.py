@@ -37,19 +37,12 @@ def read(data: bytes, references: References) -> Any:
     return put_in(found, {value: value.value(references.blobs[value.digest]) for value in large})
 
 
-@pytest.mark.parametrize("unit", ["x", "é", "🌍", "\ud83d", "a\x00"], ids=ascii)
-def test_a_text_is_large_from_so_many_characters_on(unit: str) -> None:
+@pytest.mark.parametrize("unit", ["x", "é", "🌍", "\ud83d", "a\x00", b"\xff"], ids=ascii)
+def test_a_text_or_bytes_are_large_from_so_many_characters_on(unit: Any) -> None:
     for length in (LEAST - 1, LEAST, LEAST + 1):
-        text = (unit * LEAST)[:length]
-        back, references = there_and_back(text)
-        assert (type(back), back) == (str, text)
-        assert bool(references.blobs) == (length >= LEAST)
-
-
-def test_bytes_are_large_from_so_many_on() -> None:
-    for length in (LEAST - 1, LEAST, LEAST + 1):
-        back, references = there_and_back(b"\xff" * length)
-        assert (type(back), back) == (bytes, b"\xff" * length)
+        value = (unit * LEAST)[:length]
+        back, references = there_and_back(value)
+        assert (type(back), back) == (type(unit), value)
         assert bool(references.blobs) == (length >= LEAST)
 
 
@@ -70,12 +63,6 @@ def test_what_is_looked_up_is_always_written_out() -> None:
     assert not references.blobs
 
 
-def test_after_a_set_values_are_large_again() -> None:
-    back, references = there_and_back([{"a member of a set"}, "what comes after it"])
-    assert back == [{"a member of a set"}, "what comes after it"]
-    assert list(references.blobs.values()) == [b"what comes after it"]
-
-
 def test_json_data_without_large_values_is_packed_as_it_is() -> None:
     for value in ({"a": ["1234567", 1.5, None]}, ["1234567"] * 100, {"a long name": 2**70}):
         references = References(LEAST)
@@ -83,7 +70,7 @@ def test_json_data_without_large_values_is_packed_as_it_is() -> None:
         assert not references.blobs
 
 
-@pytest.mark.parametrize("least", [1000, 2**15, 2**16 - 1, 2**16, 2**17, 2**24])
+@pytest.mark.parametrize("least", [1000, 2**15, 2**16 - 1, 2**16])
 def test_large_texts_of_json_data_are_found_among_others(least: int) -> None:
     for text in ("x" * least, "é" * least, "\x00" * least):
         for value in ({"a": ["small" * 100, {"b": text}]}, [0.1] * 100 + [text]):

@@ -23,6 +23,7 @@ from pydantic import (
     PrivateAttr,
     RootModel,
     Tag,
+    ValidationError,
     create_model,
 )
 from typing_extensions import TypedDict
@@ -146,6 +147,7 @@ def test_a_supported_type_defines_a_state(annotation: Any) -> None:
 
 
 UNSUPPORTED = [
+    *(array, Mapping[str, int], Path, Callable[[], int]),
     *(Any, object, complex, time, bytearray, list, dict, set, tuple, deque[int], range, Point, Row, type[int]),
     *(list[Any], dict[str, object], dict[float, int], dict[tuple[int, int], int], dict[bool, int], set[Item]),
     *(
@@ -222,27 +224,6 @@ def test_an_unsupported_type_fails_by_name_when_the_class_is_defined(annotation:
         create_model("Made", __base__=State, __config__=None, field=(annotation, ...))
 
 
-@pytest.mark.parametrize(
-    "annotation",
-    [
-        Any,
-        Point,
-        Row,
-        array,
-        bytearray,
-        list,
-        deque[int],
-        Mapping[str, int],
-        Path,
-        Callable[[], int],
-        complex,
-    ],
-)
-def test_the_error_names_the_alternative(annotation: Any) -> None:
-    with raises(DefinitionError):
-        create_model("Made", __base__=State, field=(annotation, ...))
-
-
 def test_the_error_names_a_field_within_a_nested_model() -> None:
     class Inner(BaseModel):
         model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -272,7 +253,7 @@ def test_an_unknown_field_is_refused() -> None:
     class Counter(State):
         value: int = 0
 
-    with pytest.raises(ValueError, match="Extra inputs"):
+    with pytest.raises(ValidationError):
         Counter(valeu=1)  # type: ignore[call-arg]
 
 

@@ -12,8 +12,6 @@ import pytest
 
 from stateroom.errors import Conflict, StoreUnavailable
 from stateroom.store import Commit, Entry, Head, Store, open_store
-from stateroom.store.retry import RetryStore
-from tests.messages import raises
 from tests.servers.proxy import FAULTS, Fault, Proxy
 
 HEAD = Head("room", "env", "me", 1.0, 1e9, 1)
@@ -49,7 +47,6 @@ def server_of(url: str) -> str:
 
 
 async def begin(store: Store) -> None:
-    assert type(store) is RetryStore
     await store.create(HEAD, [SEED])
 
 
@@ -129,7 +126,7 @@ async def test_a_network_that_stays_away_is_told_of_and_comes_back(far: str, pro
     async with open_store(f"{far}&timeout=1") as store:
         await begin(store)
         proxy.refuse()
-        with raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable):
             await store.append(Commit("room", an_entry(2, "a"), expires=None))
         proxy.accept()
         await store.append(Commit("room", an_entry(2, "a"), expires=None))

@@ -8,9 +8,8 @@ from hypothesis import example, given, strategies as st
 from stateroom.errors import BadData
 from stateroom.session import read_entry
 from stateroom.state import decode, digest_of, encode
-from stateroom.store import Commit, Entry, Record, open_store
+from stateroom.store import Commit, Entry, MemoryStore, Record, open_store
 from stateroom.store.compression import PACKED, PLAIN, SMALL, CompressedStore
-from stateroom.store.memory import MemoryStore
 from stateroom.store.wrapper import MARK
 from tests.messages import raises
 from tests.store.bodies import bodies, fill
@@ -19,38 +18,33 @@ TEXT = b"the same words again and again, " * 40
 PLACES = [("entry", "room", 7, "call", None), ("snapshot", "room", 7), ("blob", "room", "ab12")]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'rooms.db'}"
-
-
-async def test_every_body_is_compressed_in_the_store_and_nowhere_else(path: str) -> None:
-    async with open_store(f"{path}?compress=zstd") as store:
+async def test_every_body_is_compressed_in_the_store_and_nowhere_else(url: str) -> None:
+    async with open_store(f"{url}?compress=zstd") as store:
         await fill(store, TEXT)
         assert set(await bodies(store)) == {TEXT}
-    async with open_store(path) as bare:
+    async with open_store(url) as bare:
         kept = await bodies(bare)
     assert len(kept) == 13
     assert all(body.startswith(PACKED) and len(body) < len(TEXT) / 10 for body in kept)
 
 
-async def test_what_was_written_before_stays_readable(path: str) -> None:
+async def test_what_was_written_before_stays_readable(url: str) -> None:
     """Also a blob that looks as if it were compressed: blobs may be any bytes."""
     disguised = CompressedStore(MemoryStore()).write(TEXT, PLACES[0])
-    async with open_store(path) as bare:
+    async with open_store(url) as bare:
         await fill(bare, b"\x92" + TEXT)
         blobs = {digest_of(disguised): disguised}
         await bare.append(Commit("room", Entry(3, "call", 1.0, b"\x92"), expires=None, blobs=blobs))
-    async with open_store(f"{path}?compress=zstd") as store:
+    async with open_store(f"{url}?compress=zstd") as store:
         assert [entry.body for entry in await store.entries("room")] == [b"\x92" + TEXT] * 2 + [b"\x92"]
         assert await store.blobs("room", [digest_of(disguised)]) == blobs
         await store.append(Commit("room", Entry(4, "call", 1.0, TEXT), expires=None))
         assert (await store.load("room")).entries[-1].body == TEXT
 
 
-async def test_a_record_can_be_restored_with_and_without(path: str, tmp_path: Path) -> None:
+async def test_a_record_can_be_restored_with_and_without(url: str, tmp_path: Path) -> None:
     async with (
-        open_store(f"{path}?compress=zstd") as store,
+        open_store(f"{url}?compress=zstd") as store,
         open_store(f"sqlite:///{tmp_path / 'plain.db'}") as plain,
         open_store(f"sqlite:///{tmp_path / 'again.db'}?compress=zstd") as again,
     ):
@@ -99,24 +93,24 @@ def test_a_body_that_was_cut_short_is_noticed(length: int) -> None:
         store.read(store.write(TEXT, PLACES[1])[:length], PLACES[1])
 
 
-async def test_encrypted_bodies_are_not_taken_for_compressed_ones(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_encrypted_bodies_are_not_taken_for_compressed_ones(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOM_KEYS", "k1:" + "A" * 43 + "=")
-    async with open_store(f"{path}?compress=zstd&keys=env:ROOM_KEYS") as store:
+    async with open_store(f"{url}?compress=zstd&keys=env:ROOM_KEYS") as store:
         await fill(store, TEXT)
         assert set(await bodies(store)) == {TEXT}
-    async with open_store(f"{path}?compress=zstd") as store:
+    async with open_store(f"{url}?compress=zstd") as store:
         with raises(BadData):
             await store.entries("room")
 
 
 @pytest.mark.parametrize("options", ["compress=zstd", "keys=env:ROOM_KEYS"])
 async def test_without_the_option_it_is_said_what_is_missing(
-    path: str, monkeypatch: pytest.MonkeyPatch, options: str
+    url: str, monkeypatch: pytest.MonkeyPatch, options: str
 ) -> None:
     monkeypatch.setenv("ROOM_KEYS", "k1:" + "A" * 43 + "=")
-    async with open_store(f"{path}?{options}") as store:
+    async with open_store(f"{url}?{options}") as store:
         await fill(store, encode({"text": "the same words again and again" * 9}))
-    async with open_store(path) as bare:
+    async with open_store(url) as bare:
         loaded = await bare.load("room", 1)
         [_, entry] = await bare.entries("room")
         for read in (lambda: decode(loaded.snapshot.body), lambda: read_entry(entry)):

@@ -6,11 +6,11 @@ from typing import Self
 import pytest
 from msgspec.structs import replace
 
-from stateroom.errors import Conflict, DuplicateCall, SessionLeased, StoreUnavailable, UnknownRevision, UnknownSession
-from stateroom.store import Commit, Entry, Head, Loaded, Record, Store
+from stateroom.errors import StoreUnavailable, UnknownRevision, UnknownSession
+from stateroom.store import ALL_SESSIONS, Commit, Entry, Head, HeadFilter, Loaded, Order, Record, Store, page_of
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.conformance.stateful import check_against_model
-from stateroom.store.url import BUILT_IN
+from tests.store.conftest import Register
 
 
 class DictStore(Store):
@@ -39,10 +39,9 @@ class DictStore(Store):
             raise StoreUnavailable("this store is closed")
         return self.records
 
-    def change(self, session: str, **fields: object) -> Head:
-        record = self.find(session)
-        self.records[session] = replace(record, head=replace(record.head, **fields))
-        return self.records[session].head
+    def change(self, session: str, head: Head) -> Head:
+        self.records[session] = replace(self.find(session), head=head)
+        return head
 
     async def put(self, record: Record, *, new: bool = False) -> None:
         record.check_calls()
@@ -64,12 +63,8 @@ class DictStore(Store):
 
     async def append(self, commit: Commit) -> None:
         entry, record = commit.entry, self.find(commit.session)
-        head = record.head
-        head.check_live(entry.at)
-        if entry.call_id is not None and any(each.call_id == entry.call_id for each in record.entries):
-            raise DuplicateCall(head.id, entry.call_id)
-        if (head.revision, head.fence) != (entry.revision - 1, commit.fence):
-            raise Conflict(head.id, entry.revision - 1)
+        head, calls = record.head, {each.call_id for each in record.entries} - {None}
+        head.check_next(commit, duplicate=entry.call_id in calls)
         self.records[head.id] = Record(
             head.after(commit),
             [*record.entries, entry],
@@ -78,27 +73,21 @@ class DictStore(Store):
         )
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
-        self.find(session).head.check_live(now)
-        self.change(session, expires=expires)
+        head = self.find(session).head
+        head.check_live(now)
+        self.change(session, replace(head, expires=expires))
 
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
-        head = self.find(session).head
-        if head.holder == holder:
-            return self.change(session, leased_until=until)
-        if head.leased(now):
-            raise SessionLeased(session)
-        return self.change(session, fence=head.fence + 1, holder=holder, leased_until=until)
+        return self.change(session, self.find(session).head.leased_to(holder, now, until))
 
     async def release(self, session: str, holder: str) -> None:
-        if self.find(session).head.holder == holder:
-            self.change(session, holder=None, leased_until=0.0)
+        self.change(session, self.find(session).head.released_by(holder))
 
     async def heads(
-        self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
+        self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
-        heads = [record.head for record in self.all().values() if environment in (None, record.head.environment)]
-        older = [head for head in heads if before is None or head.age < before.age]
-        return sorted(older, key=lambda head: head.age, reverse=True)[:limit]
+        heads = (record.head for record in self.all().values())
+        return page_of(filter(wanted.matches, heads), order, after, limit)
 
     async def load(self, session: str, at: int | None = None) -> Loaded:
         record = self.find(session)
@@ -140,7 +129,7 @@ class DictStore(Store):
     async def delete(self, session: str) -> None:
         self.find(session)
         if self.forks(session):
-            self.change(session, expires=0.0)
+            self.change(session, replace(self.find(session).head, expires=0.0))
         else:
             del self.records[session]
 
@@ -162,11 +151,11 @@ class TestDictStore(StoreConformance):
     durable = False
 
     @pytest.fixture
-    def url(self, monkeypatch: pytest.MonkeyPatch) -> str:
-        monkeypatch.setitem(BUILT_IN, "dict", f"{__name__}:DictStore")
+    def url(self, register: Register) -> str:
+        register("dict", f"{__name__}:DictStore")
         return "dict://"
 
 
-def test_a_dict_store_does_what_the_model_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BUILT_IN, "dict", f"{__name__}:DictStore")
+def test_a_dict_store_does_what_the_model_does(register: Register) -> None:
+    register("dict", f"{__name__}:DictStore")
     check_against_model(lambda: "dict://", examples=20)

@@ -6,17 +6,14 @@ import tracemalloc
 import pytest
 
 from stateroom.errors import StoreFull, UnknownStore
-from stateroom.store import Commit, Entry, Head, open_store
+from stateroom.store import Commit, Entry, open_store
 from tests.messages import raises
-
-
-def head(session: str, expires: float = 10.0) -> Head:
-    return Head(session, "env", "owner", 0.0, expires, 1)
+from tests.store.rooms import head
 
 
 async def test_a_full_store_refuses_new_sessions_and_goes_on_with_the_old() -> None:
     async with open_store("memory://?max_sessions=2") as store:
-        await store.create(head("a"), [Entry(1, "seed", 0.0, b"")])
+        await store.create(head("a", expires=10.0), [Entry(1, "seed", 0.0, b"")])
         await store.create(head("b"), [Entry(1, "seed", 0.0, b"")])
         with raises(StoreFull):
             await store.create(head("c"))
@@ -26,7 +23,7 @@ async def test_a_full_store_refuses_new_sessions_and_goes_on_with_the_old() -> N
 
 async def test_a_sweep_makes_room_in_a_full_store() -> None:
     async with open_store("memory://?max_sessions=2") as store:
-        await store.create(head("a"))
+        await store.create(head("a", expires=10.0))
         await store.create(head("b", expires=99.0))
         assert await store.sweep(10.0) == 1
         await store.create(head("c"))
@@ -36,9 +33,9 @@ async def test_a_sweep_makes_room_in_a_full_store() -> None:
 
 async def test_a_fork_that_is_refused_for_want_of_room_does_not_hold_its_parent() -> None:
     async with open_store("memory://?max_sessions=1") as store:
-        await store.create(head("a"), [Entry(1, "seed", 0.0, b"")])
+        await store.create(head("a", expires=10.0), [Entry(1, "seed", 0.0, b"")])
         with pytest.raises(StoreFull):
-            await store.create(Head("fork", "env", "owner", 0.0, 99.0, 1, parent="a", parent_revision=1))
+            await store.create(head("fork", parent="a"))
         assert await store.sweep(10.0) == 1
 
 
@@ -49,25 +46,12 @@ async def test_a_bound_that_makes_no_sense_is_refused(url: str) -> None:
             pass
 
 
-async def test_a_deletion_makes_room_in_a_full_store() -> None:
-    async with open_store("memory://?max_sessions=1") as store:
-        await store.create(head("a"))
-        await store.delete("a")
-        await store.create(head("b"))
-
-
-async def test_two_stores_share_nothing() -> None:
-    async with open_store("memory://") as one, open_store("memory://") as two:
-        await one.create(head("a"))
-        assert await two.heads() == []
-
-
 async def test_swept_bodies_are_let_go() -> None:
     async with open_store("memory://") as store:
         tracemalloc.start()
         try:
             for number in range(20):
-                await store.create(head(f"room {number}"), [Entry(1, "seed", 0.0, bytes(1_000_000))])
+                await store.create(head(f"room {number}", expires=10.0), [Entry(1, "seed", 0.0, bytes(1_000_000))])
             assert tracemalloc.get_traced_memory()[0] > 20_000_000
             assert await store.sweep(10.0) == 20
             gc.collect()

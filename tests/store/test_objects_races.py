@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from stateroom.errors import Conflict, DuplicateCall, StateroomError, StoreError, UnknownSession
-from stateroom.store import Commit, Entry, Head, Snapshot
-from stateroom.store.objects import ObjectStore, maintenance
+from stateroom.store import Commit, Head, Snapshot, store_class
 from stateroom.store.objects.backend import Folder
 from stateroom.store.objects.layout import Gone, decode_head
+from tests.store import rooms
 
+ObjectStore: Any = store_class("file://")
 NOW, LATER, FAR = 1_000.0, 2_000.0, 1e9
 
 
@@ -88,23 +89,18 @@ class Process:
             raise Killed
 
 
-def head(session: str = "room", revision: int = 1, **fields: Any) -> Head:
-    given = {"owner": "owner", "created": NOW, "expires": LATER, "revision": revision, **fields}
-    return Head(session, "env", **given)
+head = partial(rooms.head, expires=LATER, created=NOW)
+entry = partial(rooms.entry, at=NOW)
 
 
 def fork(parent: str = "room", session: str = "fork") -> Head:
-    return head(session, parent=parent, parent_revision=1, expires=FAR)
-
-
-def entry(revision: int, call_id: str | None = None, body: bytes = b"body") -> Entry:
-    return Entry(revision, "call", NOW, body, call_id)
+    return head(session, parent=parent, expires=FAR)
 
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was begun a moment ago counts as left behind: a vacuum must be safe all the same."""
-    monkeypatch.setattr(maintenance, "LEFT_BEHIND", timedelta(days=-1))
+    monkeypatch.setattr("stateroom.store.objects.maintenance.LEFT_BEHIND", timedelta(days=-1))
 
 
 @pytest.fixture(params=range(30))
@@ -117,13 +113,13 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     return tmp_path / "rooms"
 
 
-async def prepare(folder: Path) -> ObjectStore:
+async def prepare(folder: Path) -> Any:
     store = await ObjectStore.open(f"file://{folder}")
     await store.create(head(), [entry(1, "seed")])
     return store
 
 
-async def check(store: ObjectStore) -> None:
+async def check(store: Any) -> None:
     """Every session is whole and has its parent, and after a vacuum nothing is left that belongs to none."""
     for found in await store.heads():
         assert (await store.head(found.id)) == found
@@ -133,8 +129,8 @@ async def check(store: ObjectStore) -> None:
             assert (await store.head(found.parent)).revision >= found.parent_revision
             assert found.id in [child.id for child in await store.children(found.parent)]
     before = [await store.maintenance.export(found.id) for found in await store.heads()]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(maintenance, "REMOVAL_LEFT_BEHIND", timedelta(days=-1))  # nobody is at work any more
+    with pytest.MonkeyPatch.context() as patch:  # nobody is at work any more
+        patch.setattr("stateroom.store.objects.maintenance.REMOVAL_LEFT_BEHIND", timedelta(days=-1))
         for _ in range(2):  # the second removes what the first has put in the way of writers
             await store.maintenance.vacuum()
         assert await store.maintenance.orphans() == []
@@ -224,8 +220,8 @@ async def test_appends_a_lease_and_a_deletion(folder: Path, chance: random.Rando
     processes = [Process(stage, folder) for _ in range(4)]
     body = chance.randbytes(5_000)  # more than a head takes
     first, second, leased, deleted = await stage.run(
-        processes[0].store.append(Commit("room", entry(2, "one", body), expires=FAR, blobs={"digest": body})),
-        processes[1].store.append(Commit("room", entry(2, "two", body), expires=FAR, blobs={"digest": body})),
+        processes[0].store.append(Commit("room", entry(2, "one", body=body), expires=FAR, blobs={"digest": body})),
+        processes[1].store.append(Commit("room", entry(2, "two", body=body), expires=FAR, blobs={"digest": body})),
         processes[2].store.lease("room", "me", now=NOW, until=LATER),
         processes[3].store.delete("room"),
     )
@@ -290,11 +286,12 @@ async def test_a_process_may_die_at_any_point(folder: Path, chance: random.Rando
     mortal = Process(stage, folder, dies_at=chance.randrange(40))
     other = Process(stage, folder)
     acknowledged: list[Any] = []
+    six, seven = (entry(number, name, body=bytes(3_000)) for number, name in ((6, "six"), (7, "seven")))
 
     async def live() -> None:
         steps: list[tuple[Any, Awaitable[Any]]] = [
-            (6, mortal.store.append(Commit("room", entry(6, "six", bytes(3_000)), expires=FAR, blobs={"a": b"blob"}))),
-            (7, mortal.store.append(Commit("room", entry(7, "seven", bytes(3_000)), expires=FAR))),
+            (6, mortal.store.append(Commit("room", six, expires=FAR, blobs={"a": b"blob"}))),
+            (7, mortal.store.append(Commit("room", seven, expires=FAR))),
             ("fork", mortal.store.create(fork())),
             ("new", mortal.store.create(head("new"), [entry(1, body=bytes(9_000))])),
             ("swept", mortal.store.sweep(NOW)),
@@ -323,7 +320,7 @@ async def test_a_process_may_die_at_any_point(folder: Path, chance: random.Rando
     assert max([5, *(each for each in acknowledged if isinstance(each, int))]) <= revision
     for number, call_id in ((6, "six"), (7, "seven")):
         if number <= revision:
-            assert await store.find_call("room", call_id) == entry(number, call_id, bytes(3_000))
+            assert await store.find_call("room", call_id) == entry(number, call_id, body=bytes(3_000))
             with pytest.raises(DuplicateCall):
                 await store.append(Commit("room", entry(number, call_id), expires=FAR))
     left = {found.id for found in await store.heads()}

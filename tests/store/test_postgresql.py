@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,25 +31,28 @@ from stateroom.errors import (
     UnknownSession,
     UnknownStore,
 )
-from stateroom.store import Commit, Entry, Head, Snapshot, open_store
+from stateroom.store import Commit, Entry, Head, HeadFilter, Snapshot, Store, open_store, store_class
 from stateroom.store.concurrency import FEW
-from stateroom.store.conformance import StoreConformance
-from stateroom.store.postgresql import PostgreSQLStore
-from stateroom.store.postgresql.connection import PostgresLink
-from stateroom.store.postgresql.schema import MIGRATIONS
 from tests.messages import raises
 from tests.patience import PATIENCE
 from tests.servers.pooler import SERVERS, TransactionPooler
 from tests.servers.postgresql import PASSWORD, PostgreSQLServer, fresh_schema
-from tests.store.processes import finish, workers
+from tests.store.rooms import FAR, bare, begin, entry, head
 
-FAR = 1e12
+PostgreSQLStore = store_class("postgresql://")
+"""The store itself, with nobody who tries again."""
 
 
 @pytest.fixture
 def url(postgresql_url: str) -> Iterator[str]:
     with fresh_schema(postgresql_url) as url:
         yield url
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    async with bare(url) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -60,35 +63,12 @@ def pooler(url: str) -> Iterator[TransactionPooler]:
         yield pooler
 
 
-@asynccontextmanager
-async def opened(url: str) -> AsyncIterator[PostgreSQLStore]:
-    """The store by itself, which tries nothing twice."""
-    store = await PostgreSQLStore.open(url)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
 @contextmanager
 def admin(url: str) -> Iterator[psycopg.Connection[Any]]:
     """A connection of somebody else's, in the store's schema."""
     server, _, schema = url.rpartition("?schema=")
     with psycopg.connect(server, autocommit=True, options=f"-c search_path={schema}") as connection:
         yield connection
-
-
-def head(session: str = "room", revision: int = 1, expires: float = FAR, **fields: Any) -> Head:
-    return Head(session, "env", "owner", 0.0, expires, revision, **fields)
-
-
-def entry(revision: int, call_id: str | None = None, body: bytes = b"body") -> Entry:
-    return Entry(revision, "call", 1.0, body, call_id)
-
-
-async def begin(store: PostgreSQLStore, *sessions: str) -> None:
-    for session in sessions or ("room",):
-        await store.create(head(session), [entry(1)])
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -98,21 +78,15 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-class TestPostgreSQLStore(StoreConformance):
-    @pytest.fixture
-    def url(self, postgresql_url: str) -> Iterator[str]:
-        with fresh_schema(postgresql_url) as url:
-            yield url
-
-
 @pytest.mark.more("time")
 def test_the_driver_in_pure_python_does_as_well(postgresql_url: str) -> None:
     environment = {**os.environ, "PSYCOPG_IMPL": "python", "STATEROOM_TEST_POSTGRES_URL": postgresql_url}
     check = "import psycopg.pq; assert psycopg.pq.__impl__ == 'python'"
     if subprocess.run([sys.executable, "-c", check], env=environment, capture_output=True, check=False).returncode:
         pytest.skip("psycopg in pure Python needs the system's libpq, which is not there")
-    suite = [f"{__file__}::{TestPostgreSQLStore.__name__}", "-k", "append or create or load or blob or lease"]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist", *suite]
+    suite = Path(__file__).with_name("test_conformance.py")
+    tests = [f"{suite}::TestPostgreSQL", "-k", "append or create or load or blob or lease"]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist", *tests]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -122,7 +96,7 @@ def test_the_driver_in_pure_python_does_as_well(postgresql_url: str) -> None:
 
 
 async def test_every_operation_is_one_round_trip(pooler: TransactionPooler) -> None:
-    async with opened(pooler.url) as store:
+    async with bare(pooler.url) as store:
         blobs = {"digest": b"large" * 20_000}
         operations: list[Coroutine[Any, Any, Any]] = [
             store.create(head(), [entry(1, "seed")], Snapshot(1, b"state"), blobs),
@@ -135,7 +109,7 @@ async def test_every_operation_is_one_round_trip(pooler: TransactionPooler) -> N
             store.lease("room", "me", now=1.0, until=2.0),
             store.append(Commit("room", entry(4), expires=None, fence=1, closes=True)),
             store.release("room", "me"),
-            store.create(head("fork", parent="room", parent_revision=1)),
+            store.create(head("fork", parent="room")),
             store.touch("fork", now=1.0, expires=FAR + 1),
             store.children("room"),
             store.head("room"),
@@ -155,7 +129,7 @@ async def test_every_operation_is_one_round_trip(pooler: TransactionPooler) -> N
 
 
 async def test_appends_that_come_up_together_go_to_the_server_together(pooler: TransactionPooler) -> None:
-    async with opened(pooler.url) as store:
+    async with bare(pooler.url) as store:
         names = [f"room {number}" for number in range(64)]
         await begin(store, *names)
         before = pooler.round_trips
@@ -169,7 +143,7 @@ async def test_appends_that_come_up_together_go_to_the_server_together(pooler: T
 async def test_appends_that_come_up_while_a_batch_is_under_way_are_the_next(
     url: str, pooler: TransactionPooler
 ) -> None:
-    async with opened(pooler.url) as store:
+    async with bare(pooler.url) as store:
         names = [f"room {number}" for number in range(40)]
         await begin(store, *names)
         before = pooler.round_trips
@@ -204,65 +178,64 @@ def is_waited_for(connection: psycopg.Connection[Any], observer: psycopg.Connect
 # Batches.
 
 
-async def test_each_append_of_a_batch_has_its_own_outcome(url: str) -> None:
-    async with opened(url) as store:
-        await begin(store, *"abcdefghij")
-        await store.append(Commit("b", entry(2), expires=None, closes=True))
-        await store.touch("c", now=1.0, expires=1.0)
-        await store.append(Commit("d", entry(2, "call"), expires=None))
-        await store.lease("f", "me", now=1.0, until=2.0)
-        too_long = Random(1).randbytes(10_000).decode("latin-1")
-        with locked(url, "a") as waiting:
-            calls = [asyncio.ensure_future(store.append(Commit("a", entry(2), expires=None)))]
-            await until(waiting)  # the others gather behind it
-            later = {
-                "a": store.append(Commit("a", entry(3), expires=None)),
-                "b": store.append(
-                    Commit("b", entry(3), expires=None, snapshot=Snapshot(3, b"wrong"), blobs={"wrong": b""})
-                ),
-                "c": store.append(Commit("c", entry(2), expires=None)),
-                "d": store.append(Commit("d", entry(3, "call"), expires=None, snapshot=Snapshot(3, b"wrong"))),
-                "e": store.append(Commit("e", entry(3), expires=None, blobs={"wrong": b"wrong"})),
-                "f": store.append(Commit("f", entry(2), expires=None)),
-                "g": store.append(Commit("g", entry(2, too_long), expires=None)),
-                "h": store.append(
-                    Commit("h", entry(2), expires=5.0, snapshot=Snapshot(2, b"right"), blobs={"right": b"r"})
-                ),
-                "i": store.append(Commit("i", entry(2), expires=None, closes=True)),
-                "i again": store.append(Commit("i", entry(3), expires=None)),
-                "nobody": store.append(Commit("nobody", entry(1), expires=None)),
-            }
-            calls += map(asyncio.ensure_future, later.values())
-            await asyncio.sleep(0)
-        done = dict(zip(["first", *later], await asyncio.gather(*calls, return_exceptions=True), strict=True))
-        assert {name: type(error) for name, error in done.items() if error is not None} == {
-            "b": SessionClosed,
-            "c": SessionExpired,
-            "d": DuplicateCall,
-            "e": Conflict,
-            "f": Conflict,
-            "g": StoreError,
-            "i again": SessionClosed,
-            "nobody": UnknownSession,
+async def test_each_append_of_a_batch_has_its_own_outcome(store: Store, url: str) -> None:
+    await begin(store, *"abcdefghij")
+    await store.append(Commit("b", entry(2), expires=None, closes=True))
+    await store.touch("c", now=-1.0, expires=0.0)
+    await store.append(Commit("d", entry(2, "call"), expires=None))
+    await store.lease("f", "me", now=1.0, until=2.0)
+    too_long = Random(1).randbytes(10_000).decode("latin-1")
+    with locked(url, "a") as waiting:
+        calls = [asyncio.ensure_future(store.append(Commit("a", entry(2), expires=None)))]
+        await until(waiting)  # the others gather behind it
+        later = {
+            "a": store.append(Commit("a", entry(3), expires=None)),
+            "b": store.append(
+                Commit("b", entry(3), expires=None, snapshot=Snapshot(3, b"wrong"), blobs={"wrong": b""})
+            ),
+            "c": store.append(Commit("c", entry(2), expires=None)),
+            "d": store.append(Commit("d", entry(3, "call"), expires=None, snapshot=Snapshot(3, b"wrong"))),
+            "e": store.append(Commit("e", entry(3), expires=None, blobs={"wrong": b"wrong"})),
+            "f": store.append(Commit("f", entry(2), expires=None)),
+            "g": store.append(Commit("g", entry(2, too_long), expires=None)),
+            "h": store.append(
+                Commit("h", entry(2), expires=5.0, snapshot=Snapshot(2, b"right"), blobs={"right": b"r"})
+            ),
+            "i": store.append(Commit("i", entry(2), expires=None, closes=True)),
+            "i again": store.append(Commit("i", entry(3), expires=None)),
+            "nobody": store.append(Commit("nobody", entry(1), expires=None)),
         }
-        revisions = {each.id: each.revision for each in await store.heads()}
-        assert revisions == {"a": 3, "b": 2, "c": 1, "d": 2, "e": 1, "f": 1, "g": 1, "h": 2, "i": 2, "j": 1}
-        for name in "bde":
-            assert (await store.load(name)).snapshot is None
-            assert await store.blobs(name, ["wrong"]) == {}
-        assert await store.load("h", 2) == (await store.load("h"))
-        assert (await store.load("h")).snapshot == Snapshot(2, b"right")
-        assert await store.blobs("h", ["right", "wrong"]) == {"right": b"r"}
-        assert (await store.head("h")).expires == 5.0
-        assert await store.maintenance.orphans() == []
+        calls += map(asyncio.ensure_future, later.values())
+        await asyncio.sleep(0)
+    done = dict(zip(["first", *later], await asyncio.gather(*calls, return_exceptions=True), strict=True))
+    assert {name: type(error) for name, error in done.items() if error is not None} == {
+        "b": SessionClosed,
+        "c": SessionExpired,
+        "d": DuplicateCall,
+        "e": Conflict,
+        "f": Conflict,
+        "g": StoreError,
+        "i again": SessionClosed,
+        "nobody": UnknownSession,
+    }
+    revisions = {each.id: each.revision for each in await store.heads()}
+    assert revisions == {"a": 3, "b": 2, "c": 1, "d": 2, "e": 1, "f": 1, "g": 1, "h": 2, "i": 2, "j": 1}
+    for name in "bde":
+        assert (await store.load(name)).snapshot is None
+        assert await store.blobs(name, ["wrong"]) == {}
+    assert await store.load("h", 2) == (await store.load("h"))
+    assert (await store.load("h")).snapshot == Snapshot(2, b"right")
+    assert await store.blobs("h", ["right", "wrong"]) == {"right": b"r"}
+    assert (await store.head("h")).expires == 5.0
+    assert await store.maintenance.orphans() == []
 
 
 async def test_workers_that_write_to_the_same_sessions_never_wait_in_a_circle(url: str) -> None:
-    async with opened(url) as one, opened(url) as two:
+    async with bare(url) as one, bare(url) as two:
         names = [f"room {number}" for number in range(30)]
         await begin(one, *names)
 
-        async def write(store: PostgreSQLStore, order: list[str], revision: int) -> list[Any]:
+        async def write(store: Store, order: list[str], revision: int) -> list[Any]:
             calls = [store.append(Commit(name, entry(revision), expires=FAR + revision)) for name in order]
             return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -273,7 +246,7 @@ async def test_workers_that_write_to_the_same_sessions_never_wait_in_a_circle(ur
 
 
 async def test_a_caller_that_stops_waiting_does_no_harm(url: str) -> None:
-    async with opened(f"{url}&pool=2") as store:
+    async with bare(f"{url}&pool=2") as store:
         await begin(store, "room", "other")
         for _ in range(5):
             with locked(url, "room") as waiting:
@@ -292,7 +265,7 @@ async def test_a_caller_that_stops_waiting_does_no_harm(url: str) -> None:
 
 
 async def test_one_connection_is_enough(url: str) -> None:
-    async with opened(f"{url}&pool=1") as store:
+    async with bare(f"{url}&pool=1") as store:
         names = [f"room {number}" for number in range(20)]
         await asyncio.gather(*(begin(store, name) for name in names))
         appends = [store.append(Commit(name, entry(2), expires=None)) for name in names]
@@ -302,21 +275,18 @@ async def test_one_connection_is_enough(url: str) -> None:
         assert {each.revision for each in await store.heads()} == {2}
 
 
-async def test_large_values_go_both_ways(url: str) -> None:
-    async with opened(url) as store:
-        body = Random(2).randbytes(
-            6_000_000
-        )  # more than a socket takes at once, and three of them than a batch carries
-        await store.create(head(), [entry(1, body=body)], Snapshot(1, body), {"digest": body})
-        await begin(store, "a", "b")
-        appends = [store.append(Commit(name, entry(2, body=body), expires=None)) for name in ("room", "a", "b")]
-        await asyncio.gather(*appends, store.head("room"))
-        assert (await store.load("room")).snapshot == Snapshot(1, body)
-        record = await store.maintenance.export("room")
-        assert [each.body == body for each in record.entries] == [True, True]
-        await store.delete("room")
-        await store.put(record)
-        assert await store.maintenance.export("room") == record
+async def test_large_values_go_both_ways(store: Store) -> None:
+    body = Random(2).randbytes(6_000_000)  # more than a socket takes at once, and three of them than a batch carries
+    await store.create(head(), [entry(1, body=body)], Snapshot(1, body), {"digest": body})
+    await begin(store, "a", "b")
+    appends = [store.append(Commit(name, entry(2, body=body), expires=None)) for name in ("room", "a", "b")]
+    await asyncio.gather(*appends, store.head("room"))
+    assert (await store.load("room")).snapshot == Snapshot(1, body)
+    record = await store.maintenance.export("room")
+    assert [each.body == body for each in record.entries] == [True, True]
+    await store.delete("room")
+    await store.put(record)
+    assert await store.maintenance.export("room") == record
 
 
 # Behind a pooler in transaction mode.
@@ -347,7 +317,7 @@ async def test_each_transaction_may_land_on_another_backend(pooler: TransactionP
 
 
 async def test_a_restore_that_is_refused_holds_no_lock_when_it_is_answered(pooler: TransactionPooler) -> None:
-    async with opened(pooler.url) as store:
+    async with bare(pooler.url) as store:
         await begin(store)
         record = await store.maintenance.export("room")
         ended = pooler.transactions.total()
@@ -358,7 +328,7 @@ async def test_a_restore_that_is_refused_holds_no_lock_when_it_is_answered(poole
 
 
 async def test_a_transaction_that_a_client_leaves_open_ends(pooler: TransactionPooler) -> None:
-    async with opened(pooler.url) as store:
+    async with bare(pooler.url) as store:
         await begin(store)
         record = await store.maintenance.export("room")
         for _ in range(SERVERS + 1):
@@ -407,14 +377,14 @@ async def test_a_restart_under_load_loses_nothing_and_does_nothing_twice() -> No
 
 async def test_a_backend_that_is_ended_is_an_error_and_not_the_end(url: str) -> None:
     name = f"test {uuid4()}"
-    async with opened(f"{url}&application_name={quote(name)}") as store:
+    async with bare(f"{url}&application_name={quote(name)}") as store:
         await begin(store)
         with locked(url, "room") as waiting, admin(url) as connection:
             append = asyncio.ensure_future(store.append(Commit("room", entry(2), expires=None)))
             await until(waiting)
             mine = "FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
             connection.execute(f"SELECT pg_terminate_backend(pid) {mine}", (name,))
-            with raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable):
                 await append
         assert (await store.head("room")).revision == 1
         await store.append(Commit("room", entry(2), expires=None))
@@ -422,7 +392,7 @@ async def test_a_backend_that_is_ended_is_an_error_and_not_the_end(url: str) -> 
 
 async def test_connections_that_ended_while_nobody_used_them_are_not_noticed(url: str) -> None:
     name = f"test {uuid4()}"
-    async with opened(f"{url}&application_name={quote(name)}") as store:
+    async with bare(f"{url}&application_name={quote(name)}") as store:
         await begin(store)
         await asyncio.gather(*(store.head("room") for _ in range(8)))
         with admin(url) as connection:
@@ -433,21 +403,22 @@ async def test_connections_that_ended_while_nobody_used_them_are_not_noticed(url
         assert await asyncio.gather(*(store.head("room") for _ in range(8))) == [head()] * 8
 
 
-async def test_a_server_that_does_not_answer_is_given_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with opened(url) as store:
-        await begin(store)
-        monkeypatch.setattr(PostgresLink, "timeout", 0.1)
-        with locked(url, "room"), raises(StoreUnavailable):
-            await store.append(Commit("room", entry(2), expires=None))
-        monkeypatch.undo()
-        done = await asyncio.gather(store.append(Commit("room", entry(2), expires=None)), return_exceptions=True)
-        assert type(done[0]) in (type(None), Conflict)  # what nobody waited for may have been done
-        assert [each.revision for each in await store.entries("room")] == [1, 2]
+async def test_a_server_that_does_not_answer_is_given_up(
+    store: Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begin(store)
+    monkeypatch.setattr("stateroom.store.postgresql.connection.PostgresLink.timeout", 0.1)
+    with locked(url, "room"), raises(StoreUnavailable):
+        await store.append(Commit("room", entry(2), expires=None))
+    monkeypatch.undo()
+    done = await asyncio.gather(store.append(Commit("room", entry(2), expires=None)), return_exceptions=True)
+    assert type(done[0]) in (type(None), Conflict)  # what nobody waited for may have been done
+    assert [each.revision for each in await store.entries("room")] == [1, 2]
 
 
 async def test_a_server_that_is_away_is_told_of_at_once_by_all(url: str) -> None:
     with PostgreSQLServer() as server:
-        async with opened(f"{server.url}?pool=2") as store:
+        async with bare(f"{server.url}?pool=2") as store:
             await begin(store)
             server.kill()
             calls = [store.head("room") for _ in range(50)]
@@ -461,7 +432,7 @@ async def test_a_server_that_is_away_is_told_of_at_once_by_all(url: str) -> None
 
 async def test_a_closed_store_leaves_no_connection_behind(url: str) -> None:
     name = f"test {uuid4()}"
-    async with opened(f"{url}&application_name={quote(name)}") as store:
+    async with bare(f"{url}&application_name={quote(name)}") as store:
         await begin(store)
         await asyncio.gather(*(store.head("room") for _ in range(5)))
         await asyncio.gather(*(store.close() for _ in range(3)))
@@ -473,34 +444,16 @@ async def test_a_closed_store_leaves_no_connection_behind(url: str) -> None:
 # What lies in the database.
 
 
-async def test_processes_that_open_an_empty_database_at_once_all_succeed(url: str) -> None:
-    names = [f"room {number}" for number in range(6)]
-    with workers(*(("create", url, name) for name in names)) as processes:
-        await asyncio.to_thread(finish, processes)
-    async with opened(url) as store:
-        assert sorted(each.id for each in await store.heads()) == names
-    with admin(url) as connection:
-        versions = connection.execute("SELECT version FROM stateroom_migrations ORDER BY version").fetchall()
-    assert versions == [(number,) for number in range(1, len(MIGRATIONS) + 1)]
-
-
-async def test_stores_that_open_an_empty_schema_at_once_all_succeed(url: str) -> None:
-    stores = await asyncio.gather(*(PostgreSQLStore.open(url) for _ in range(8)))
-    await begin(stores[0])
-    assert [await store.head("room") for store in stores] == [head()] * 8
-    await asyncio.gather(*(store.close() for store in stores))
-
-
 async def test_schemas_are_stores_of_their_own(url: str, postgresql_url: str) -> None:
     with fresh_schema(postgresql_url) as another:
-        async with opened(url) as one, opened(another) as two:
+        async with bare(url) as one, bare(another) as two:
             await begin(one)
             assert await two.heads() == []
             assert await two.maintenance.sizes() != await one.maintenance.sizes()
 
 
 async def test_a_newer_store_is_refused(url: str) -> None:
-    async with opened(url):
+    async with bare(url):
         pass
     with admin(url) as connection:
         connection.execute("INSERT INTO stateroom_migrations (version) VALUES (99)")
@@ -523,59 +476,58 @@ async def test_a_schema_of_another_program_is_left_alone(url: str) -> None:
 
 async def test_another_isolation_is_refused(url: str) -> None:
     options = quote("-c default_transaction_isolation=serializable")
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         async with open_store(f"{url}&options={options}"):
             pass
 
 
 @pytest.mark.parametrize("name", ["nul\x00", "\x00", "half a pair \ud800", "\udcff", ""])
-async def test_text_that_is_no_text_elsewhere_can_be_an_id(url: str, name: str) -> None:
-    async with opened(url) as store:
-        first = Entry(1, name, 1.0, b"", name)
-        whole = Head(name, name, name, 0.0, FAR, 1, holder=name)
-        await store.create(whole, [first], None, {name: b"blob"})
-        await store.append(Commit(name, entry(2, f"{name}2"), expires=None))
-        assert await store.heads(environment=name) == [await store.head(name)]
-        assert await store.find_call(name, name) == first
-        assert await store.blobs(name, [name]) == {name: b"blob"}
-        assert await store.find_call(name, "") == (first if name == "" else None)
+async def test_text_that_is_no_text_elsewhere_can_be_an_id(store: Store, name: str) -> None:
+    first = Entry(1, name, 1.0, b"", name)
+    whole = Head(name, name, name, 0.0, FAR, 1, holder=name)
+    await store.create(whole, [first], None, {name: b"blob"})
+    await store.append(Commit(name, entry(2, f"{name}2"), expires=None))
+    assert await store.heads(HeadFilter(environment=name)) == [await store.head(name)]
+    assert await store.find_call(name, name) == first
+    assert await store.blobs(name, [name]) == {name: b"blob"}
+    assert await store.find_call(name, "") == (first if name == "" else None)
 
 
-async def test_heads_of_one_age_are_in_the_order_of_code_points(url: str) -> None:
-    async with opened(url) as store:
-        names = ["a", "B", "b", "é", "e\u0301", "z", "\uffff", "\U0001f6a2", "a b", "a-b", "ab", "\ud800"]
-        await begin(store, *names)
-        assert [each.id for each in await store.heads()] == sorted(names, reverse=True)
-        first = await store.heads(limit=5)
-        assert [each.id for each in await store.heads(before=first[-1])] == sorted(names, reverse=True)[5:]
+async def test_heads_of_one_age_are_in_the_order_of_code_points(store: Store) -> None:
+    names = ["a", "B", "b", "é", "e\u0301", "z", "\uffff", "\U0001f6a2", "a b", "a-b", "ab", "\ud800"]
+    await begin(store, *names)
+    assert [each.id for each in await store.heads()] == sorted(names, reverse=True)
+    first = await store.heads(limit=5)
+    assert [each.id for each in await store.heads(after=first[-1])] == sorted(names, reverse=True)[5:]
 
 
-async def test_a_number_that_the_database_cannot_hold_is_an_error(url: str) -> None:
-    async with opened(url) as store:
-        await begin(store)
-        calls = [
-            store.append(Commit("room", entry(2**63), expires=None)),
-            store.load("room", 2**63),
-            store.create(head("a", 2**64)),
-        ]
-        for call in calls:
-            with raises(StoreError):
-                await call
+async def test_a_number_that_the_database_cannot_hold_is_an_error(store: Store) -> None:
+    await begin(store)
+    calls = [
+        store.append(Commit("room", entry(2**63), expires=None)),
+        store.load("room", 2**63),
+        store.create(head("a", 2**64)),
+    ]
+    for call in calls:
+        with raises(StoreError):
+            await call
 
 
 async def test_many_sweepers_remove_each_session_once(url: str) -> None:
-    async with opened(url) as one, opened(url) as two, opened(url) as three:
+    async with bare(url) as one, bare(url) as two, bare(url) as three:
         names = [f"room {number}" for number in range(250)]
         await asyncio.gather(*(one.create(head(name, expires=10.0), [entry(1)]) for name in names))
-        await one.create(head("fork", parent="room 7", parent_revision=1))
+        await one.create(head("fork", parent="room 7"))
         swept = await asyncio.gather(*(store.sweep(10.0) for store in (one, two, three) * 2))
         assert sum(swept) == 249
         assert {each.id for each in await one.heads()} == {"room 7", "fork"}
         assert await one.maintenance.orphans() == []
 
 
-async def test_a_sweep_waits_for_nobody_and_never_takes_the_parent_of_a_fork_that_is_being_made(url: str) -> None:
-    async with opened(url) as store, asyncio.timeout(PATIENCE):
+async def test_a_sweep_waits_for_nobody_and_never_takes_the_parent_of_a_fork_that_is_being_made(
+    store: Store, url: str
+) -> None:
+    async with asyncio.timeout(PATIENCE):
         for name in ("room", "other"):
             await store.create(head(name, expires=10.0), [entry(1)])
         with forking(url, "room"):
@@ -584,15 +536,14 @@ async def test_a_sweep_waits_for_nobody_and_never_takes_the_parent_of_a_fork_tha
         assert await store.sweep(10.0) == 0
 
 
-async def test_a_deletion_waits_for_a_fork_that_is_being_made(url: str) -> None:
-    async with opened(url) as store:
-        await begin(store)
-        with forking(url, "room") as waiting:
-            deletion = asyncio.ensure_future(store.delete("room"))
-            await until(waiting)
-        await deletion
-        assert (await store.head("room")).expires == 0.0
-        assert await store.maintenance.orphans() == []
+async def test_a_deletion_waits_for_a_fork_that_is_being_made(store: Store, url: str) -> None:
+    await begin(store)
+    with forking(url, "room") as waiting:
+        deletion = asyncio.ensure_future(store.delete("room"))
+        await until(waiting)
+    await deletion
+    assert (await store.head("room")).expires == 0.0
+    assert await store.maintenance.orphans() == []
 
 
 @contextmanager
@@ -608,20 +559,19 @@ def forking(url: str, session: str) -> Iterator[Callable[[], bool]]:
         yield lambda: is_waited_for(connection, observer)
 
 
-async def test_orphans_are_told_of_and_removed(url: str) -> None:
-    async with opened(url) as store:
-        await store.create(head(), [entry(1), entry(2)], Snapshot(1, b"state"), {"digest": b"blob"})
-        await store.create(head("fork", parent="room", parent_revision=1))
-        with admin(url) as connection:
-            connection.execute("DELETE FROM sessions WHERE id = 'room'")
-        assert await store.maintenance.orphans() == [
-            "entries of session 'room', which is gone: 2",
-            "snapshots of session 'room', which is gone: 1",
-            "blobs of session 'room', which is gone: 1",
-            "session 'fork', forked from session 'room', which is gone",
-        ]
-        await store.maintenance.vacuum()
-        assert await store.maintenance.orphans() == ["session 'fork', forked from session 'room', which is gone"]
+async def test_orphans_are_told_of_and_removed(store: Store, url: str) -> None:
+    await store.create(head(), [entry(1), entry(2)], Snapshot(1, b"state"), {"digest": b"blob"})
+    await store.create(head("fork", parent="room"))
+    with admin(url) as connection:
+        connection.execute("DELETE FROM sessions WHERE id = 'room'")
+    assert await store.maintenance.orphans() == [
+        "entries of session 'room', which is gone: 2",
+        "snapshots of session 'room', which is gone: 1",
+        "blobs of session 'room', which is gone: 1",
+        "session 'fork', forked from session 'room', which is gone",
+    ]
+    await store.maintenance.vacuum()
+    assert await store.maintenance.orphans() == ["session 'fork', forked from session 'room', which is gone"]
 
 
 @pytest.fixture
@@ -634,7 +584,7 @@ def own_server() -> Iterator[PostgreSQLServer]:
 async def test_a_step_writes_as_much_however_many_went_before_and_a_fork_next_to_nothing(
     own_server: PostgreSQLServer,
 ) -> None:
-    async with opened(f"{own_server.url}?schema=rooms") as store:
+    async with bare(f"{own_server.url}?schema=rooms") as store:
         await store.create(head(revision=0))
         with admin(f"{own_server.url}?schema=rooms") as connection:
 
@@ -645,7 +595,9 @@ async def test_a_step_writes_as_much_however_many_went_before_and_a_fork_next_to
             async def steps(first: int, last: int) -> float:
                 before = written()
                 for revision in range(first, last):
-                    await store.append(Commit("room", entry(revision, f"call {revision}", bytes(500)), expires=None))
+                    await store.append(
+                        Commit("room", entry(revision, f"call {revision}", body=bytes(500)), expires=None)
+                    )
                 return (written() - before) / (last - first)
 
             early = await steps(1, 40)
@@ -663,7 +615,7 @@ async def test_a_step_writes_as_much_however_many_went_before_and_a_fork_next_to
 async def test_a_wrong_password_is_told_without_telling_it(postgresql_url: str) -> None:
     parts = urlsplit(postgresql_url)
     wrong = f"postgres://{parts.username}:wr0ng%2Fsecret@{parts.hostname}:{parts.port}{parts.path}"
-    with raises(StoreUnavailable) as refused:
+    with pytest.raises(StoreUnavailable) as refused:
         async with open_store(f"{wrong}?timeout=0"):
             pass
     assert "secret" not in str(refused.value)
@@ -671,7 +623,7 @@ async def test_a_wrong_password_is_told_without_telling_it(postgresql_url: str) 
 
 
 async def test_a_database_that_is_not_there_is_told(postgresql_url: str) -> None:
-    with raises(StoreUnavailable) as refused:
+    with pytest.raises(StoreUnavailable) as refused:
         async with open_store(f"{postgresql_url.rpartition('/')[0]}/nowhere?timeout=0"):
             pass
     assert PASSWORD not in str(refused.value)
@@ -689,7 +641,7 @@ async def test_what_is_not_postgresql_is_told(says: bytes) -> None:
 
         threading.Thread(target=answer, daemon=True).start()
         host = f"127.0.0.1:{listener.getsockname()[1]}"
-        with raises(StoreUnavailable) as refused:
+        with pytest.raises(StoreUnavailable) as refused:
             await PostgreSQLStore.open(f"postgresql://me:secret@{host}/db?gssencmode=disable")
         assert "secret" not in str(refused.value)
         assert "\n" not in str(refused.value)
@@ -698,7 +650,7 @@ async def test_what_is_not_postgresql_is_told(says: bytes) -> None:
 async def test_nothing_at_the_address_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         await PostgreSQLStore.open(f"postgresql://me:secret@127.0.0.1:{port}/db")
 
 
@@ -722,9 +674,9 @@ async def test_a_bad_url_is_told_without_its_password(url: str) -> None:
 
 
 async def test_options_of_the_driver_are_the_drivers(url: str) -> None:
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         await PostgreSQLStore.open(f"{url}&sslmode=require")
-    async with opened(f"{url}&connect_timeout=3&application_name=mine") as store:
+    async with bare(f"{url}&connect_timeout=3&application_name=mine") as store:
         assert store.address.parameters["connect_timeout"] == "3"
 
 
@@ -733,7 +685,7 @@ async def test_of_several_hosts_the_one_that_serves_is_used(url: str) -> None:
     assert parts.port
     user = parts.netloc.rpartition("@")[0]
     several = parts._replace(netloc=f"{user}@127.0.0.1:1,127.0.0.1:{parts.port}").geturl()
-    async with opened(several) as store:
+    async with bare(several) as store:
         await begin(store)
         assert store.address.parameters["target_session_attrs"] == "read-write"
 
@@ -741,23 +693,23 @@ async def test_of_several_hosts_the_one_that_serves_is_used(url: str) -> None:
 # What fails one call, and not all.
 
 
-async def test_an_answer_that_cannot_be_read_fails_its_call_and_the_next_goes_on(url: str) -> None:
-    async with opened(url) as store, asyncio.timeout(60):
+async def test_an_answer_that_cannot_be_read_fails_its_call_and_the_next_goes_on(store: Store) -> None:
+    async with asyncio.timeout(60):
         await begin(store)
         async with store._pool.link() as link:
             link._rows = None  # type: ignore[assignment]
-        with raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable):
             await store.head("room")
         assert (await store.head("room")).revision == 1
 
 
 async def test_a_batch_that_fails_unexpectedly_fails_all_who_wait_and_the_next_goes_on(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("out of luck")
 
-    async with opened(url) as store, asyncio.timeout(60):
+    async with asyncio.timeout(60):
         await begin(store, "room", "other")
         for place in ("Appends._take", "_many"):
             with monkeypatch.context() as patched:
@@ -769,25 +721,23 @@ async def test_a_batch_that_fails_unexpectedly_fails_all_who_wait_and_the_next_g
         await store.append(Commit("room", entry(2), expires=None))
 
 
-async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(url: str) -> None:
-    async with opened(url) as store:
-        await begin(store, "room", "bad", "another")
-        with admin(url) as connection:
-            connection.execute(r"UPDATE sessions SET owner = '\xff' WHERE id = 'bad'")
-        assert sorted(head.id for head in await store.heads(limit=2)) == ["another", "room"]
-        assert await store.count(0.0) == 3
-        with raises(BadData):
-            await store.load("bad")
-        assert [line for line in await store.maintenance.orphans() if "'bad'" in line]
-        await store.delete("bad")
-        assert await store.maintenance.orphans() == []
+async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(store: Store, url: str) -> None:
+    await begin(store, "room", "bad", "another")
+    with admin(url) as connection:
+        connection.execute(r"UPDATE sessions SET owner = '\xff' WHERE id = 'bad'")
+    assert sorted(head.id for head in await store.heads(limit=2)) == ["another", "room"]
+    assert await store.count(0.0) == 3
+    with raises(BadData):
+        await store.load("bad")
+    assert [line for line in await store.maintenance.orphans() if "'bad'" in line]
+    await store.delete("bad")
+    assert await store.maintenance.orphans() == []
 
 
-async def test_a_damaged_entry_is_an_error_of_its_session(url: str) -> None:
-    async with opened(url) as store:
-        await begin(store, "room", "bad")
-        with admin(url) as connection:
-            connection.execute(r"UPDATE entries SET kind = '\xff' WHERE session = 'bad'")
-        with raises(BadData):
-            await store.maintenance.export("bad")
-        assert (await store.load("room")).entries == [entry(1)]
+async def test_a_damaged_entry_is_an_error_of_its_session(store: Store, url: str) -> None:
+    await begin(store, "room", "bad")
+    with admin(url) as connection:
+        connection.execute(r"UPDATE entries SET kind = '\xff' WHERE session = 'bad'")
+    with raises(BadData):
+        await store.maintenance.export("bad")
+    assert (await store.load("room")).entries == [entry(1)]

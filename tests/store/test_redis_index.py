@@ -1,29 +1,23 @@
-"""The index of a Redis store, and those who die between two steps: nothing is lost, and in the end nothing is left."""
+"""The index of a Redis store, and those who are cut off between two commands: nothing is lost, and nothing is left."""
+
+from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, suppress
+from itertools import count
 from uuid import uuid4
 
 import pytest
 
-from stateroom.errors import StoreUnavailable, UnknownSession
-from stateroom.store import Commit, Entry, Head, Record, Snapshot
-from stateroom.store.redis import RedisStore
-from stateroom.store.redis.layout import to_member
-from stateroom.store.redis.lifetime import LONG_AGO
+from stateroom.errors import StateroomError, UnknownSession
+from stateroom.store import Commit, Snapshot, Store
+from tests.patience import PATIENCE
+from tests.servers.proxy import Fault, Proxy
+from tests.servers.redis import RedisKeys
+from tests.store.rooms import bare, entry, head
 
-BIRTH = "0123456789abcdef"
-SOON, LATER, FAR = 10.0, 20.0, 1e12
-
-
-def head(session: str = "room", *, expires: float = FAR, parent: str | None = None) -> Head:
-    return Head(session, "env", "owner", 0.0, expires, 1, False, parent, 1 if parent else 0)
-
-
-def entry(revision: int) -> Entry:
-    return Entry(revision, "call", 0.0, b"body", f"call {revision}")
+SOON, LATER = 10.0, 20.0
 
 
 @pytest.fixture
@@ -32,119 +26,119 @@ def url(redis_url: str) -> str:
 
 
 @pytest.fixture
-async def store(url: str) -> AsyncIterator[RedisStore]:
-    store = await RedisStore.open(url)
-    yield store
-    await store.close()
+def keys(url: str) -> Iterator[RedisKeys]:
+    with RedisKeys(url) as keys:
+        yield keys
 
 
-async def keys(store: RedisStore) -> list[str]:
-    """What lies in the store, beside its version."""
-    prefix = store._prefix
-    found = sorted([key.decode().removeprefix(prefix) async for key in store._link.keys(f"{prefix}*")])
-    return [key for key in found if key != "version" and ":void:" not in key]
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    async with bare(url) as opened:
+        yield opened
 
 
-# A beginning that does not come to its end.
+@pytest.fixture
+def proxy(url: str) -> Iterator[Proxy]:
+    with Proxy(url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def far(proxy: Proxy) -> AsyncIterator[Store]:
+    """The same store behind the proxy, with nobody who tries again."""
+    async with bare(proxy.url) as opened:
+        yield opened
+
+
+async def check(store: Store, keys: RedisKeys, *, exact: bool = True) -> None:
+    """Whatever is listed can be read, and is swept when it has expired; in the end nothing is left."""
+    heads = await store.heads()
+    for each in heads:
+        assert await store.head(each.id) == each
+    for moment in sorted({each.expires for each in heads}) if exact else ():
+        await store.sweep(moment)
+        forked = {each.parent for each in await store.heads()}
+        assert [each for each in await store.heads() if each.expires <= moment and each.id not in forked] == []
+    for _ in range(2):
+        await store.sweep(LATER)
+    assert keys.all() == []
+
+
+# Those who are cut off.
+
+Work = Callable[[Store], Awaitable[object]]
+
+WORKS: dict[str, Work] = {
+    "create": lambda store: store.create(head("new", expires=SOON), [entry(1)], Snapshot(1, b"state")),
+    "fork": lambda store: store.create(head("new", expires=SOON, parent="room")),
+    "append": lambda store: store.append(Commit("room", entry(2), expires=SOON, closes=True)),
+    "touch": lambda store: store.touch("room", now=0.0, expires=LATER - 5),
+    "delete a fork": lambda store: store.delete("fork"),
+    "delete a parent": lambda store: store.delete("room"),
+    "sweep": lambda store: store.sweep(SOON),
+}
 
 
 @pytest.mark.parametrize("care", ["sweep", "vacuum"])
-async def test_a_session_that_was_announced_and_never_created(store: RedisStore, care: str) -> None:
-    await store._index.announce(head("ghost", expires=SOON), BIRTH)
-    assert await store.heads() == []
-    with pytest.raises(UnknownSession):
-        await store.head("ghost")
-    assert await store.maintenance.orphans() == ["session 'ghost' in the index, which is gone"]
-    await (store.sweep(SOON) if care == "sweep" else store.maintenance.vacuum())
-    assert await keys(store) == []
-    await store.create(head("ghost"))
-    assert await store.heads() == [head("ghost")]
-
-
-@pytest.mark.parametrize("care", ["sweep", "vacuum"])
-async def test_a_fork_that_was_adopted_and_never_created(store: RedisStore, care: str) -> None:
-    await store.create(head("room"))
-    ghost = head("ghost", expires=SOON, parent="room")
-    await store._index.announce(ghost, BIRTH)
-    assert (await store._lifetimes._adopt(ghost, to_member("ghost", BIRTH)))[0] is None
-    assert await store.children("room") == []
-    assert len(await store.maintenance.orphans()) == 2
-    if care == "sweep":
-        await store.delete("room")
-        assert (await store.head("room")).expires == 0.0  # as long as it may still come
-        assert await store.sweep(SOON) == 1
-    else:
-        await store.maintenance.vacuum()
-        assert await store.maintenance.orphans() == []
-        await store.delete("room")
-    assert await keys(store) == []
-
-
-@pytest.mark.parametrize("care", ["sweep", "vacuum"])
-async def test_a_creation_that_is_overtaken_begins_again(
-    store: RedisStore, care: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fault", [Fault.REQUEST_LOST, Fault.ANSWER_LOST])
+@pytest.mark.parametrize("name", WORKS)
+async def test_who_is_cut_off_at_any_command_leaves_nothing_that_care_does_not_remove(
+    store: Store, far: Store, proxy: Proxy, keys: RedisKeys, name: str, fault: Fault, care: str
 ) -> None:
-    await store.create(head("room"))
-    put, births = store._lifetimes._put, []
-
-    async def slow(record: Record, birth: str, held: bytes) -> Any:
-        births.append(birth)
-        if len(births) == 1:
-            await (store.sweep(SOON) if care == "sweep" else store.maintenance.vacuum())
-        return await put(record, birth, held)
-
-    monkeypatch.setattr(store._lifetimes, "_put", slow)
-    await store.create(head("fork", expires=SOON, parent="room"))
-    assert len(set(births)) == 2
-    assert await store.children("room") == [head("fork", expires=SOON, parent="room")]
-    assert await store.maintenance.orphans() == []
-    assert await store.sweep(SOON) == 1
-
-
-# An end that does not.
+    for command in count():
+        await store.create(head("room", expires=LATER))
+        await store.create(head("fork", expires=SOON, parent="room"))
+        faults = proxy.faults
+        proxy.fail(*[Fault.NONE] * command, fault)
+        with suppress(StateroomError):
+            await WORKS[name](far)
+        if care == "vacuum":
+            await store.maintenance.vacuum()
+            assert await store.maintenance.orphans() == []
+        await check(store, keys, exact=care == "vacuum")
+        if proxy.faults == faults:
+            break
+    assert command > 0
 
 
-@pytest.mark.parametrize("care", ["sweep", "vacuum"])
-async def test_a_fork_that_was_removed_without_a_word(store: RedisStore, care: str) -> None:
-    await store.create(head("room", expires=SOON))
-    await store.create(head("fork", expires=SOON, parent="room"))
-    (member,) = [member for member in await store._index.all() if member.startswith(b"fork")]
-    assert await store._lifetimes._expire(member, SOON) == b"removed"
-    assert len(await store.maintenance.orphans()) == 2
-    if care == "sweep":
-        assert await store.sweep(SOON) == 1
-    else:
-        await store.maintenance.vacuum()
+ACTS: dict[str, Work] = {
+    "sweep": lambda store: store.sweep(SOON),
+    "vacuum": lambda store: store.maintenance.vacuum(),
+    "touch": lambda store: store.touch("room", now=0.0, expires=SOON),
+    "delete": lambda store: store.delete("room"),
+}
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("name", ["create", "fork", "append", "touch"])
+async def test_who_is_overtaken_at_any_command_does_no_harm(
+    store: Store, far: Store, proxy: Proxy, keys: RedisKeys, name: str, act: str
+) -> None:
+    """A creation begins again, and a note that comes late does not undo a later one."""
+    loop = asyncio.get_running_loop()
+
+    async def overtake() -> None:
+        with suppress(StateroomError):
+            await ACTS[act](store)
+
+    for command in count():
+        await store.create(head("room", expires=LATER))
+        await store.create(head("fork", expires=SOON, parent="room"))
+        proxy.interrupt(command, lambda: asyncio.run_coroutine_threadsafe(overtake(), loop).result(PATIENCE))
+        outcome = await asyncio.gather(WORKS[name](far), return_exceptions=True)
+        if name == "create":
+            assert outcome == [None]
+            assert (await store.load("new")).snapshot == Snapshot(1, b"state")
         assert await store.maintenance.orphans() == []
-        await store.delete("room")
-    assert await keys(store) == []
+        await check(store, keys)
+        if proxy.interrupts:
+            break
+    assert command > 0
 
 
-async def test_a_deletion_whose_rest_cannot_be_done_is_done(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    await store.create(head("room", expires=SOON))
-    await store.create(head("fork", expires=SOON, parent="room"))
-    with monkeypatch.context() as patch:
-        patch.setattr(store._lifetimes, "_finish", refuse)
-        await store.delete("fork")
-    with pytest.raises(UnknownSession):
-        await store.head("fork")
-    await store.create(head("fork", expires=LATER, parent="room"))
-    assert [head.id for head in await store.heads()] == ["room", "fork"]
-    assert [head.id for head in await store.children("room")] == ["fork"]
-    assert await store.sweep(SOON) == 0
-    assert await store.sweep(LATER) == 2
-    assert await keys(store) == []
-
-
-async def refuse(*_: object) -> None:
-    raise StoreUnavailable("the network is down")
-
-
-async def test_many_sweepers_at_once_remove_each_session_once(url: str) -> None:
+async def test_many_sweepers_at_once_remove_each_session_once(url: str, keys: RedisKeys) -> None:
     async with AsyncExitStack() as stack:
-        stores = [await RedisStore.open(url) for _ in range(4)]
-        for store in stores:
-            stack.push_async_callback(store.close)
+        stores = [await stack.enter_async_context(bare(url)) for _ in range(4)]
         for number in range(30):
             await stores[0].create(head(f"room {number}", expires=SOON))
             for fork in range(number % 3):
@@ -152,72 +146,29 @@ async def test_many_sweepers_at_once_remove_each_session_once(url: str) -> None:
         swept = await asyncio.gather(*(store.sweep(SOON) for store in stores))
         swept.append(await stores[0].sweep(SOON))  # a parent is left, if each left it to another
         assert sum(swept) == 60
-        assert await keys(stores[0]) == []
+        assert keys.all() == []
 
 
 # What the index is told.
 
 
-async def test_a_sweep_corrects_what_the_index_knows(store: RedisStore) -> None:
+@pytest.mark.parametrize("look", ["sweep", "count"])
+async def test_a_session_that_lives_longer_than_the_index_knows_is_not_removed(store: Store, look: str) -> None:
     await store.create(head(expires=SOON))
     await store.append(Commit("room", entry(2), expires=LATER))
-    assert len(await store._index.due(SOON)) == 1
-    assert await store.sweep(SOON) == 0
-    assert await store._index.due(SOON) == []
-    assert len(await store._index.due(LATER)) == 1
+    for _ in range(2):  # the first look corrects the index
+        assert await (store.sweep(SOON) if look == "sweep" else store.count(SOON)) == (look == "count")
+    assert await store.count(LATER) == 0
     assert await store.sweep(LATER) == 1
 
 
-async def test_so_does_a_count(store: RedisStore) -> None:
-    await store.create(head(expires=SOON))
-    await store.touch("room", now=0.0, expires=LATER)
-    assert await store.count(SOON) == 1
-    assert await store._index.due(SOON) == []
-    assert await store.count(LATER) == 0
-
-
-async def test_a_note_that_comes_late_does_not_undo_a_later_one(store: RedisStore) -> None:
-    await store.create(head(expires=FAR))
-    (member,) = await store._index.all()
-    later = await store._lifetimes._expire(member, LONG_AGO)
-    await store.touch("room", now=0.0, expires=SOON)
-    await store._index.place("room", later)
-    assert await store._index.due(SOON) == [member]
-
-
-async def test_a_note_of_a_session_that_is_gone_leaves_nothing(store: RedisStore) -> None:
-    await store.create(head(expires=FAR))
-    (member,) = await store._index.all()
-    note = await store._lifetimes._expire(member, LONG_AGO)
-    await store.delete("room")
-    await store._index.place("room", note)
-    assert await keys(store) == []
-
-
-@pytest.mark.parametrize("closes", [False, True])
-async def test_a_note_that_was_lost_is_made_good(
-    store: RedisStore, monkeypatch: pytest.MonkeyPatch, closes: bool
-) -> None:
-    await store.create(head(expires=FAR))
-    with monkeypatch.context() as patch:
-        patch.setattr(store._index, "place", refuse)
-        await store.append(Commit("room", entry(2), expires=SOON, closes=closes))
-    assert (await store.head("room")).revision == 2
-    assert await store.sweep(SOON) == 0  # later than it could be
-    await store.maintenance.vacuum()
-    assert await store.count(0.0) == (0 if closes else 1)
-    assert await store.sweep(SOON) == 1
-
-
-async def test_an_index_that_was_lost_is_built_anew(store: RedisStore) -> None:
+async def test_an_index_that_was_lost_is_built_anew(store: Store, keys: RedisKeys) -> None:
     for number in range(3):
         await store.create(head(f"room {number}", expires=SOON), [entry(1)], Snapshot(1, b"state"))
         await store.create(head(f"fork {number}", expires=SOON, parent=f"room {number}"))
     await store.append(Commit("room 1", entry(2), expires=SOON, closes=True))
     before = await store.heads()
-    for key in await keys(store):
-        if key.startswith("{index}") or key.endswith(":forks"):
-            await store._link.ask("DEL", store._prefix + key)
+    keys.remove(*(key for key in keys.all() if key.startswith("{index}") or key.endswith(":forks")))
     assert await store.heads() == []
     assert len(await store.maintenance.orphans()) == 9
     await store.maintenance.vacuum()
@@ -226,13 +177,13 @@ async def test_an_index_that_was_lost_is_built_anew(store: RedisStore) -> None:
     assert await store.count(0.0) == 5
     assert [head.id for head in await store.children("room 2")] == ["fork 2"]
     assert await store.sweep(SOON) == 6
-    assert await keys(store) == []
+    assert keys.all() == []
 
 
-async def test_parts_without_a_session_are_told_of_and_removed(store: RedisStore) -> None:
+async def test_parts_without_a_session_are_told_of_and_removed(store: Store, keys: RedisKeys) -> None:
     await store.create(head("room"), [entry(1)], Snapshot(1, b"state"))
     await store.create(head("fork", parent="room"))
-    await store._link.ask("DEL", store._lifetimes.keys("room").session)
+    keys.remove("{/room}")
     assert await store.maintenance.orphans() == [
         "forks of session 'room', which is gone",
         "snapshots of session 'room', which is gone",
@@ -242,3 +193,5 @@ async def test_parts_without_a_session_are_told_of_and_removed(store: RedisStore
     await store.maintenance.vacuum()
     assert await store.maintenance.orphans() == ["session 'fork', forked from session 'room', which is gone"]
     assert await store.heads() == [head("fork", parent="room")]  # what it has of its own can be read
+    with pytest.raises(UnknownSession):
+        await store.head("room")

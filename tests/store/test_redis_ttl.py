@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -12,12 +12,12 @@ from hypothesis import given, settings, strategies as st
 from stateroom import SessionLimits, Sessions
 from stateroom.errors import UnknownSession
 from stateroom.session import Session
-from stateroom.store import Commit, Entry, Head, Record, Snapshot
-from stateroom.store.redis import RedisStore
+from stateroom.store import Commit, Record, Snapshot, Store
 from stateroom.store.redis.scripts import GRACE
 from tests.examples import share
-from tests.servers.redis import RedisCluster
+from tests.servers.redis import RedisCluster, RedisKeys
 from tests.session.stored_sessions import Notes, NotesEnvironment, problems
+from tests.store.rooms import bare, entry, head
 
 HOUR = 3600.0
 LARGE = "large " * 20_000
@@ -29,94 +29,81 @@ def url(redis_url: str) -> str:
 
 
 @pytest.fixture
-async def store(url: str) -> AsyncIterator[RedisStore]:
-    store = await RedisStore.open(url)
-    yield store
-    await store.close()
+async def store(url: str) -> AsyncIterator[Store]:
+    async with bare(url) as opened:
+        yield opened
 
 
-def head(session: str = "room", *, expires: float, created: float = 0.0, parent: str | None = None) -> Head:
-    return Head(session, "env", "owner", created, expires, 1, False, parent, 1 if parent else 0)
+@pytest.fixture
+def keys(url: str) -> Iterator[RedisKeys]:
+    with RedisKeys(url) as keys:
+        yield keys
 
 
-def entry(revision: int, at: float = 0.0) -> Entry:
-    return Entry(revision, "call", at, b"body", f"call {revision}")
-
-
-async def keys(store: RedisStore) -> list[str]:
-    """The keys of sessions."""
-    start = f"{store._prefix}{{/"
-    return [key.decode() async for key in store._link.keys(f"{start}*") if b":void:" not in key]
-
-
-async def seconds_left(store: RedisStore, session: str) -> float:
-    """How long a session lives."""
-    return round(await store._link.ask("PTTL", store._keys(session).session) / 1000)
-
-
-async def pass_time(store: RedisStore, seconds: float) -> None:
-    """Let time pass for the server's keys."""
-    for key in await keys(store):
+def pass_time(keys: RedisKeys, seconds: float) -> None:
+    """Let time pass for the server's keys of sessions."""
+    for key in keys.all("{/"):
         if key.endswith((":snapshots", ":forks")):
             continue
-        left, held = await store._link.ask("PTTL", key), await store._link.ask("HGET", key, "held")
+        name = keys.prefix + key
+        left, held = keys.client.pttl(name), keys.client.hget(name, "held")
         assert left > 0
         if held:
-            await store._link.ask("HSET", key, "held", str(int(held) - round(seconds * 1000)))
-        await store._link.ask("PEXPIRE", key, str(round(left - seconds * 1000)))
+            keys.client.hset(name, "held", str(int(held) - round(seconds * 1000)))
+        keys.client.pexpire(name, round(left - seconds * 1000))
 
 
 # What each step does.
 
 
-async def test_a_session_lives_a_little_longer_than_its_expiry(store: RedisStore) -> None:
+async def test_a_session_lives_a_little_longer_than_its_expiry(store: Store, keys: RedisKeys) -> None:
     now = time.time()
     await store.create(head(expires=now + 60, created=now), [entry(1)], Snapshot(1, b"state"), {"aa": b"1"})
-    assert await seconds_left(store, "room") == pytest.approx(60 + GRACE, abs=2)
+    assert keys.seconds_left("room") == pytest.approx(60 + GRACE, abs=2)
     await store.touch("room", now=now, expires=now + 600)
-    assert await seconds_left(store, "room") == pytest.approx(600 + GRACE, abs=2)
-    await store.append(Commit("room", entry(2, now), expires=now + 6000))
-    assert await seconds_left(store, "room") == pytest.approx(6000 + GRACE, abs=2)
-    await store.append(Commit("room", entry(3, now), expires=None, snapshot=Snapshot(3, b"state")))
-    assert await seconds_left(store, "room") == pytest.approx(6000 + GRACE, abs=2)
+    assert keys.seconds_left("room") == pytest.approx(600 + GRACE, abs=2)
+    await store.append(Commit("room", entry(2, at=now), expires=now + 6000))
+    assert keys.seconds_left("room") == pytest.approx(6000 + GRACE, abs=2)
+    await store.append(Commit("room", entry(3, at=now), expires=None, snapshot=Snapshot(3, b"state")))
+    assert keys.seconds_left("room") == pytest.approx(6000 + GRACE, abs=2)
 
 
 @pytest.mark.parametrize("now", [1000.0, "ahead", "behind"])
-async def test_a_clock_that_is_wrong_does_not_end_a_session(store: RedisStore, now: Any) -> None:
+async def test_a_clock_that_is_wrong_does_not_end_a_session(store: Store, keys: RedisKeys, now: Any) -> None:
     now = {"ahead": time.time() + 1e7, "behind": time.time() - 1e7}.get(now, now)
-    await store.create(head(expires=now + 60, created=now), [entry(1, now)])
-    assert await seconds_left(store, "room") >= 60 + GRACE - 1
+    await store.create(head(expires=now + 60, created=now), [entry(1, at=now)])
+    assert keys.seconds_left("room") >= 60 + GRACE - 1
     if now > time.time():  # others, whose clocks are right, do not renew it for long
-        assert await seconds_left(store, "room") >= 1e7
+        assert keys.seconds_left("room") >= 1e7
 
 
 @pytest.mark.parametrize("expires", [1e300, float("inf"), -1e300])
-async def test_an_expiry_beyond_all_time_is_stored(store: RedisStore, expires: float) -> None:
+async def test_an_expiry_beyond_all_time_is_stored(store: Store, keys: RedisKeys, expires: float) -> None:
     await store.create(head(expires=expires), [entry(1)], Snapshot(1, b"state"))
     assert (await store.head("room")).expires == expires
-    assert await seconds_left(store, "room") >= GRACE - 1
+    assert keys.seconds_left("room") >= GRACE - 1
 
 
-async def test_an_earlier_expiry_takes_no_time_from_the_forks(store: RedisStore) -> None:
+async def test_an_earlier_expiry_takes_no_time_from_the_forks(store: Store, keys: RedisKeys) -> None:
     await store.create(head(expires=60.0), [entry(1)])
     await store.create(head("fork", expires=6000.0, parent="room"))
     await store.touch("room", now=0.0, expires=10.0)
     await store.delete("room")  # the fork reads it
-    assert await seconds_left(store, "room") > await seconds_left(store, "fork") > 6000
+    assert keys.seconds_left("room") > keys.seconds_left("fork") > 6000
     assert (await store.head("room")).expires == 0.0
 
 
-async def test_a_fork_whose_parent_was_lost_goes_on(store: RedisStore) -> None:
+async def test_a_fork_whose_parent_was_lost_goes_on(store: Store, keys: RedisKeys) -> None:
     await store.create(head(expires=60.0), [entry(1)])
     await store.create(head("fork", expires=60.0, parent="room"))
-    await store._link.ask("DEL", store._keys("room").session)
+    keys.remove("{/room}")
     await store.append(Commit("fork", entry(2), expires=1e9))
     await store.touch("fork", now=0.0, expires=2e9)
     assert (await store.head("fork")).expires == 2e9
 
 
 @pytest.mark.parametrize("renew", ["touch", "append", "put"])
-async def test_a_renewed_fork_holds_all_its_ancestors(store: RedisStore, renew: str) -> None:
+async def test_a_renewed_fork_holds_all_its_ancestors(store: Store, keys: RedisKeys, renew: str) -> None:
     await store.create(head("0", expires=60.0), [entry(1)])
     for number in range(1, 6):
         await store.create(head(str(number), expires=60.0, parent=str(number - 1)))
@@ -127,7 +114,7 @@ async def test_a_renewed_fork_holds_all_its_ancestors(store: RedisStore, renew: 
         await store.append(Commit("5", entry(2), expires=1e6))
     else:
         await store.put(Record(head("5", expires=1e6, parent="4"), [], [], {}))
-    left = [await seconds_left(store, str(number)) for number in range(6)]
+    left = [keys.seconds_left(str(number)) for number in range(6)]
     assert left == sorted(left, reverse=True)
     assert left[5] == pytest.approx(1e6 + GRACE, abs=2)
     assert left[4] > left[5] + GRACE
@@ -135,13 +122,14 @@ async def test_a_renewed_fork_holds_all_its_ancestors(store: RedisStore, renew: 
 
 async def test_a_cluster_holds_ancestors_on_other_servers() -> None:
     with RedisCluster() as cluster:
-        store = await RedisStore.open(cluster.url)
-        await store.create(head("0", expires=60.0), [entry(1)], Snapshot(1, b"state"))
-        for number in range(1, 8):
-            await store.create(head(str(number), expires=60.0, parent=str(number - 1)))
-        await store.touch("7", now=0.0, expires=1e6)
-        left = [await seconds_left(store, str(number)) for number in range(8)]
-        await store.close()
+        url = f"{cluster.url}?prefix=:"
+        async with bare(url) as store:
+            await store.create(head("0", expires=60.0), [entry(1)], Snapshot(1, b"state"))
+            for number in range(1, 8):
+                await store.create(head(str(number), expires=60.0, parent=str(number - 1)))
+            await store.touch("7", now=0.0, expires=1e6)
+            with RedisKeys(url) as keys:
+                left = [keys.seconds_left(str(number)) for number in range(8)]
     assert left == sorted(left, reverse=True)
     assert left[-1] > 1e6
 
@@ -162,8 +150,9 @@ operations = st.one_of(
 class Run:
     """Sessions in a store that nobody sweeps."""
 
-    def __init__(self, store: RedisStore) -> None:
+    def __init__(self, store: Store, keys: RedisKeys) -> None:
         self.store = store
+        self.keys = keys
         self.now = 1000.0
         self.expected: dict[str, tuple[float, list[str]]] = {}
         """The expiry of each session at least, and its notes."""
@@ -174,7 +163,7 @@ class Run:
     async def step(self, name: str, more: Any) -> None:
         live = [session for session, (expires, _) in self.expected.items() if expires > self.now]
         if name == "pass":
-            await pass_time(self.store, more * HOUR)
+            pass_time(self.keys, more * HOUR)
             self.now += more * HOUR
         elif not live:
             await self.keep(await self.sessions().seed({"user": "ann"}))
@@ -208,24 +197,27 @@ class Run:
 @given(st.lists(operations, min_size=10, max_size=40))
 def test_a_live_session_is_whole_and_in_the_end_nothing_is_left(redis_url: str, program: list[Any]) -> None:
     async def carry_out() -> None:
-        store = await RedisStore.open(f"{redis_url}?prefix={uuid4().hex}:")
-        run = Run(store)
-        for operation in program:
-            await run.step(*operation)
-            await run.check()
-        for _ in range(4):  # a parent is held for twice as long as its fork, and its own ancestors a little longer
-            await pass_time(store, TTL)
-        assert [key for key in await keys(store) if not key.endswith((":snapshots", ":forks"))] == []
-        assert await store.sweep(run.now + 1e6) == 0  # no session is left, but lines of the index are
-        assert (await keys(store), await store._index.all(), await problems(store)) == ([], [], {})
-        await store.close()
+        url = f"{redis_url}?prefix={uuid4().hex}:"
+        async with bare(url) as store:
+            with RedisKeys(url) as keys:
+                run = Run(store, keys)
+                for operation in program:
+                    await run.step(*operation)
+                    await run.check()
+                for _ in range(
+                    4
+                ):  # a parent is held for twice as long as its fork, and its own ancestors a little longer
+                    pass_time(keys, TTL)
+                assert [key for key in keys.all("{/") if not key.endswith((":snapshots", ":forks"))] == []
+                assert await store.sweep(run.now + 1e6) == 0  # no session is left, but lines of the index are
+                assert (keys.all(), await problems(store)) == ([], {})
 
     asyncio.run(carry_out())
 
 
-async def test_keys_that_are_gone_are_an_unknown_session(store: RedisStore) -> None:
+async def test_keys_that_are_gone_are_an_unknown_session(store: Store, keys: RedisKeys) -> None:
     await store.create(head(expires=0.05), [entry(1)], Snapshot(1, b"state"))
-    await pass_time(store, GRACE + 1)
+    pass_time(keys, GRACE + 1)
     with pytest.raises(UnknownSession):
         await store.head("room")
     assert (await store.count(0.0), await store.heads()) == (1, [])  # the index has not heard of it

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections import Counter, deque
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Self
 
 import pytest
 
@@ -18,14 +20,13 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.pauses import Pauses
-from stateroom.store import Commit, Entry, Head, Store, WrappedStore, open_store
+from stateroom.store import Commit, Entry, Head, MemoryStore, Store, WrappedStore, open_store, store_class
 from stateroom.store.conformance import StoreConformance
-from stateroom.store.memory import MemoryStore
 from stateroom.store.retry import TIMEOUT, RetryStore
-from stateroom.store.sqlite import SQLiteStore
 from tests.messages import raises
+from tests.store.conftest import Register
+from tests.store.rooms import head
 
-FAR = 1e9
 BEFORE, AFTER = "before", "after"
 """When an operation fails: before it is done, or after, so that only its answer is lost."""
 
@@ -61,6 +62,10 @@ class ForgetfulStore(UnsureStore):
         super().__init__(store)
         self.turns = Counter[str]()
 
+    @classmethod
+    async def open(cls, url: str) -> Self:
+        return cls(await store_class("sqlite://").open(url.replace("forgetful", "sqlite")))
+
     def fails(self, operation: str) -> str | None:
         if operation in ("sweep", "prune"):
             return None  # which tell what their last attempt has done
@@ -78,12 +83,7 @@ def store(unsure: UnsureStore) -> RetryStore:
     return RetryStore(unsure)
 
 
-def a_head(name: str = "room", **fields) -> Head:
-    return Head(
-        **{"id": name, "environment": "env", "owner": "me", "created": 1.0, "expires": FAR, "revision": 1, **fields}
-    )
-
-
+a_head = partial(head, **{"owner": "me", "created": 1.0})
 SEED = Entry(1, "seed", 1.0, b"seed", "seed")
 
 
@@ -95,15 +95,10 @@ class TestRetryStore(StoreConformance):
     """With every other answer lost, all promises are kept."""
 
     @pytest.fixture
-    def url(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-        bare = SQLiteStore.open
-
-        async def opened(url: str) -> Store:
-            return ForgetfulStore(await bare(url))
-
-        monkeypatch.setattr(SQLiteStore, "open", opened)
+    def url(self, path: Path, register: Register, monkeypatch: pytest.MonkeyPatch) -> str:
+        register("forgetful", f"{__name__}:ForgetfulStore")
         monkeypatch.setattr("stateroom.store.retry.PAUSES", Pauses(0.0, 0.0))
-        return f"sqlite:///{tmp_path / 'rooms.db'}"
+        return f"forgetful:///{path}"
 
 
 # What is done again.
@@ -207,7 +202,7 @@ async def test_a_session_that_another_has_created_is_theirs(
 async def test_a_fork_is_refused_for_its_parent_also_after_a_failure(store: RetryStore, unsure: UnsureStore) -> None:
     unsure.ahead.append(BEFORE)
     with raises(UnknownSession):
-        await store.create(a_head(parent="nowhere", parent_revision=1))
+        await store.create(a_head(parent="nowhere"))
 
 
 async def test_a_session_is_deleted_once(store: RetryStore, unsure: UnsureStore) -> None:
@@ -230,7 +225,7 @@ async def test_a_lease_is_taken_once(store: RetryStore, unsure: UnsureStore) -> 
 async def test_it_gives_up_when_its_patience_ends(unsure: UnsureStore) -> None:
     store = RetryStore(unsure, 0.05)
     unsure.ahead.extend([BEFORE] * 1000)
-    with raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable):
         await store.head("room")
     assert len(unsure.seen) > 1
 
@@ -265,7 +260,7 @@ async def test_who_waits_can_be_cancelled(store: RetryStore, unsure: UnsureStore
 async def test_a_closed_store_is_not_tried_again(store: RetryStore, unsure: UnsureStore) -> None:
     await store.close()
     for _ in range(2):
-        with raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailable):
             await store.head("room")
     assert unsure.seen == []
 
@@ -283,18 +278,20 @@ async def test_closing_waits_for_what_is_tried_again(store: RetryStore, unsure: 
 # By URL.
 
 
-async def test_stores_over_a_network_are_patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = f"sqlite:///{tmp_path / 'rooms.db'}"
-    async with open_store(f"{url}?timeout=5") as store:
-        assert type(store) is SQLiteStore
-    monkeypatch.setattr(SQLiteStore, "remote", True)
-    async with open_store(url) as store:
-        assert type(store) is RetryStore
-        assert store.timeout == TIMEOUT
-    async with open_store(f"{url}?timeout=2.5") as store:
-        assert store.timeout == 2.5
-    async with open_store(f"{url}?timeout=0") as store:
-        assert type(store) is SQLiteStore
+class FarStore(MemoryStore):
+    remote = True
+
+
+async def test_stores_over_a_network_are_patient(register: Register) -> None:
+    register("far", f"{__name__}:FarStore")
+    async with open_store("memory://?timeout=5") as store:
+        assert type(store) is MemoryStore
+    for url, timeout in (("far://", TIMEOUT), ("far://?timeout=2.5", 2.5)):
+        async with open_store(url) as store:
+            assert isinstance(store, RetryStore)
+            assert store.timeout == timeout
+    async with open_store("far://?timeout=0") as store:
+        assert type(store) is FarStore
 
 
 # Many at once.

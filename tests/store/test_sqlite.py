@@ -15,26 +15,14 @@ from uuid import uuid4
 import pytest
 
 from stateroom.errors import BadData, Conflict, DuplicateCall, ForeignStore, StoreError, StoreUnavailable, UnknownStore
-from stateroom.store import Commit, Entry, Head, Snapshot, Store, open_store
-from stateroom.store.sqlite import SQLiteStore, file, rows
+from stateroom.store import Commit, Head, Snapshot, Store, open_store, store_class
+from stateroom.store.sqlite import rows
 from tests.messages import raises
 from tests.patience import PATIENCE
-from tests.store.processes import finish, workers
+from tests.store.rooms import FAR, begin, entry, head
 
-FAR = 1e12
-
-
-def head(session: str = "room", revision: int = 1, expires: float = FAR) -> Head:
-    return Head(session, "env", "owner", 0.0, expires, revision)
-
-
-def entry(revision: int, call_id: str | None = None, body: bytes = b"body") -> Entry:
-    return Entry(revision, "call", 0.0, body, call_id)
-
-
-async def begin(store: Store, *sessions: str) -> None:
-    for session in sessions or ("room",):
-        await store.create(head(session), [entry(1)])
+LOG = 8 << 20
+"""Bytes of the log that a file may leave behind."""
 
 
 @contextmanager
@@ -54,16 +42,6 @@ async def all_threads_end() -> bool:
     for thread in store_threads():
         await asyncio.to_thread(thread.join, 10)
     return not store_threads()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "rooms.db"
-
-
-@pytest.fixture
-def url(path: Path) -> str:
-    return f"sqlite:///{path}"
 
 
 # Files.
@@ -95,7 +73,7 @@ async def test_a_store_of_a_newer_version_is_refused(path: Path, url: str) -> No
     async with open_store(url) as store:
         await begin(store)
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {file.VERSION + 1}")
+        connection.execute("PRAGMA user_version = 99")
     with raises(ForeignStore):
         async with open_store(url):
             pass
@@ -172,21 +150,11 @@ async def test_the_file_shrinks_after_a_sweep(path: Path, url: str) -> None:
         assert full > 12_000_000
         assert await store.sweep(20.0) == 20
         await store.touch("room 0", now=0.0, expires=FAR)
-        assert path.with_name("rooms.db-wal").stat().st_size <= file.MAX_IDLE_LOG
+        assert path.with_name("rooms.db-wal").stat().st_size <= LOG
     assert path.stat().st_size < full * 0.55
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)
-
-
-async def test_the_space_of_deleted_sessions_comes_back_with_the_next_sweep(path: Path, url: str) -> None:
-    async with open_store(url) as store:
-        for number in range(10):
-            await store.create(head(f"room {number}"), [entry(1, body=bytes(1_000_000))], Snapshot(1, bytes(500_000)))
-        for number in range(10):
-            await store.delete(f"room {number}")
-        assert await store.sweep(20.0) == 0
-    assert path.stat().st_size < 1_000_000
 
 
 @pytest.mark.parametrize("by", ["delete", "sweep"])
@@ -205,20 +173,14 @@ async def test_what_was_removed_is_in_no_file_any_more(path: Path, url: str, by:
             assert elsewhere.execute("SELECT count(*) FROM sessions").fetchone() == (1,)
 
 
-async def test_a_session_is_deleted_while_another_program_reads(path: Path, url: str) -> None:
-    async with open_store(url) as store:
-        await begin(store, "room", "other")
-        with closing(sqlite3.connect(path, isolation_level=None)) as elsewhere:
-            elsewhere.execute("BEGIN")
-            elsewhere.execute("SELECT count(*) FROM sessions").fetchone()
-            await store.delete("room")
-            elsewhere.execute("ROLLBACK")
-        assert (await store.head("other")).revision == 1
-
-
-async def test_freed_pages_are_overwritten(path: Path) -> None:
-    with closing(file.connect(path)) as connection:
-        assert connection.execute("PRAGMA secure_delete").fetchone() == (1,)
+async def test_a_session_is_deleted_while_another_program_reads(path: Path, store: Store) -> None:
+    await begin(store, "room", "other")
+    with closing(sqlite3.connect(path, isolation_level=None)) as elsewhere:
+        elsewhere.execute("BEGIN")
+        elsewhere.execute("SELECT count(*) FROM sessions").fetchone()
+        await store.delete("room")
+        elsewhere.execute("ROLLBACK")
+    assert (await store.head("other")).revision == 1
 
 
 async def test_counting_reads_no_more_than_an_index(path: Path, url: str) -> None:
@@ -230,173 +192,107 @@ async def test_counting_reads_no_more_than_an_index(path: Path, url: str) -> Non
     assert "COVERING INDEX sessions_by_expiry" in plan
 
 
-async def test_sweeping_gives_space_back_without_closing(path: Path, url: str) -> None:
+async def test_sweeping_gives_space_back_without_closing(path: Path, store: Store) -> None:
+    for number in range(20):
+        await store.create(head(f"room {number}", 1, 10.0), [entry(1, body=bytes(1_000_000))])
+    assert await store.sweep(20.0) == 20
+    await begin(store)
+    for revision in range(2, 10):
+        await store.append(Commit("room", entry(revision, body=bytes(1_000_000)), expires=FAR))
+    assert path.stat().st_size < 12_000_000
+
+
+async def test_the_space_of_deleted_sessions_comes_back_with_the_next_sweep(path: Path, url: str) -> None:
     async with open_store(url) as store:
-        for number in range(20):
-            await store.create(head(f"room {number}", 1, 10.0), [entry(1, body=bytes(1_000_000))])
-        assert await store.sweep(20.0) == 20
-        await begin(store)
-        for revision in range(2, 10):
-            await store.append(Commit("room", entry(revision, body=bytes(1_000_000)), expires=FAR))
-        assert path.stat().st_size < 12_000_000
+        for number in range(10):
+            await store.create(head(f"room {number}"), [entry(1, body=bytes(1_000_000))], Snapshot(1, bytes(500_000)))
+        for number in range(10):
+            await store.delete(f"room {number}")
+        assert await store.sweep(20.0) == 0
+    assert path.stat().st_size < 1_000_000
 
 
-async def test_a_large_write_does_not_leave_a_large_log_behind(path: Path, url: str) -> None:
+async def test_a_large_write_does_not_leave_a_large_log_behind(path: Path, store: Store) -> None:
     log = path.with_name("rooms.db-wal")
-    async with open_store(url) as store:
-        await begin(store)
-        await store.append(Commit("room", entry(2, body=bytes(2 * file.MAX_IDLE_LOG)), expires=FAR))
-        assert log.stat().st_size > 2 * file.MAX_IDLE_LOG
-        await store.append(Commit("room", entry(3), expires=FAR))
-        assert log.stat().st_size <= file.MAX_IDLE_LOG
-
-
-# Processes.
-
-
-async def test_two_processes_lose_no_append(url: str) -> None:
-    async with open_store(url) as store:
-        await store.create(head(revision=0))
-        with workers(("append", url, "one"), ("append", url, "two")) as processes:
-            await asyncio.to_thread(finish, processes)
-        entries = await store.entries("room")
-    assert [entry.revision for entry in entries] == list(range(1, 201))
-    for name in ("one", "two"):
-        mine = [entry.call_id for entry in entries if str(entry.call_id).startswith(name)]
-        assert mine == [f"{name}/{number}" for number in range(100)]
-
-
-async def test_processes_that_open_a_fresh_path_at_once_all_succeed(path: Path, url: str) -> None:
-    names = [f"room {number}" for number in range(8)]
-    with workers(*(("create", url, name) for name in names)) as processes:
-        finish(processes)
-    async with open_store(url) as store:
-        assert sorted(head.id for head in await store.heads()) == names
-        for name in names:
-            assert [entry.body for entry in await store.entries(name)] == [name.encode()]
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert connection.execute("PRAGMA auto_vacuum").fetchone() == (2,)
-
-
-async def test_stores_that_open_a_fresh_path_at_once_all_succeed(tmp_path: Path) -> None:
-    for turn in range(30):
-        url = f"sqlite:///{tmp_path}/{turn}.db"
-        stores = await asyncio.gather(*(SQLiteStore.open(url) for _ in range(8)))
-        await begin(stores[0])
-        assert [await store.head("room") for store in stores] == [head()] * 8
-        await asyncio.gather(*(store.close() for store in stores))
-
-
-async def test_a_killed_process_loses_nothing_that_was_acknowledged(url: str) -> None:
-    async with open_store(url) as store:
-        await begin(store)
-    acknowledged, chance = 1, random.Random(7)
-    for life in range(4):
-        with workers(("write_for_ever", url, f"life {life}")) as (process,):
-            assert process.stdout is not None
-            for _ in range(chance.randint(1, 120)):
-                acknowledged = int(process.stdout.readline())
-            process.kill()
-            rest = process.stdout.read()
-            acknowledged = max(
-                [acknowledged, *(int(line) for line in rest.splitlines(keepends=True) if line[-1] == "\n")]
-            )
-        async with open_store(url) as store:
-            found = (await store.head("room")).revision
-            assert found in (acknowledged, acknowledged + 1)
-            assert [entry.revision for entry in await store.entries("room")] == list(range(1, found + 1))
-
-
-async def test_a_full_disk_refuses_whole_appends_and_passes(url: str) -> None:
-    async with open_store(url) as store:
-        await begin(store)
-        with workers(("fill_the_disk", url, "call")) as processes:
-            (said,) = await asyncio.to_thread(finish, processes)
-        message, unharmed, revision = said.splitlines()
-        assert message.startswith("SQLite: ")
-        assert unharmed == "True"
-        assert 2 < int(revision) < 100
-        entries = await store.entries("room")
-        assert [entry.call_id for entry in entries[1:]] == [f"call/{number}" for number in range(2, int(revision) + 1)]
-        assert entries[-1].body == b"after"
+    await begin(store)
+    await store.append(Commit("room", entry(2, body=bytes(2 * LOG)), expires=FAR))
+    assert log.stat().st_size > 2 * LOG
+    await store.append(Commit("room", entry(3), expires=FAR))
+    assert log.stat().st_size <= LOG
 
 
 # The thread.
 
 
-async def test_writes_that_wait_together_land_together_except_those_refused(path: Path, url: str) -> None:
-    async with open_store(url) as store:
-        await begin(store, *"abcdef")
-        await store.append(Commit("d", entry(2, "call"), expires=FAR))
-        with locked(path):
-            held = asyncio.ensure_future(store.append(Commit("a", entry(2), expires=FAR)))
-            await asyncio.sleep(0)  # the thread has begun to wait for the file; the others gather behind it
-            together = asyncio.gather(
-                store.append(Commit("b", entry(2), expires=FAR)),
-                store.append(Commit("c", entry(5), expires=FAR)),
-                store.append(Commit("d", entry(3, "call"), expires=FAR, snapshot=Snapshot(3, b"wrong"))),
-                store.create(head("e", 0)),
-                store.append(Commit("f", entry(2), expires=FAR, snapshot=Snapshot(2, b"state"), closes=True)),
-                store.append(Commit("b", entry(3), expires=FAR)),
-                store.create(head("g"), [entry(1)]),
-                return_exceptions=True,
-            )
-            await asyncio.sleep(0)
-        assert await held is None
-        done = await together
-        assert [type(error) for error in done] == [
-            type(None), Conflict, DuplicateCall, StoreError, type(None), type(None), type(None)
-        ]  # fmt: skip
-        revisions = {head.id: head.revision for head in await store.heads()}
-        assert revisions == {"a": 2, "b": 3, "c": 1, "d": 2, "e": 1, "f": 2, "g": 1}
-        assert (await store.load("d")).snapshot is None
-        assert (await store.load("f")).snapshot == Snapshot(2, b"state")
+async def test_writes_that_wait_together_land_together_except_those_refused(path: Path, store: Store) -> None:
+    await begin(store, *"abcdef")
+    await store.append(Commit("d", entry(2, "call"), expires=FAR))
+    with locked(path):
+        held = asyncio.ensure_future(store.append(Commit("a", entry(2), expires=FAR)))
+        await asyncio.sleep(0)  # the thread has begun to wait for the file; the others gather behind it
+        together = asyncio.gather(
+            store.append(Commit("b", entry(2), expires=FAR)),
+            store.append(Commit("c", entry(5), expires=FAR)),
+            store.append(Commit("d", entry(3, "call"), expires=FAR, snapshot=Snapshot(3, b"wrong"))),
+            store.create(head("e", 0)),
+            store.append(Commit("f", entry(2), expires=FAR, snapshot=Snapshot(2, b"state"), closes=True)),
+            store.append(Commit("b", entry(3), expires=FAR)),
+            store.create(head("g"), [entry(1)]),
+            return_exceptions=True,
+        )
+        await asyncio.sleep(0)
+    assert await held is None
+    done = await together
+    assert [type(error) for error in done] == [
+        type(None), Conflict, DuplicateCall, StoreError, type(None), type(None), type(None)
+    ]  # fmt: skip
+    revisions = {head.id: head.revision for head in await store.heads()}
+    assert revisions == {"a": 2, "b": 3, "c": 1, "d": 2, "e": 1, "f": 2, "g": 1}
+    assert (await store.load("d")).snapshot is None
+    assert (await store.load("f")).snapshot == Snapshot(2, b"state")
 
 
-async def test_writes_that_wait_together_reach_the_disk_once(path: Path, url: str) -> None:
-    async with open_store(url) as store:
-        sessions = [f"room {number}" for number in range(50)]
-        await begin(store, *sessions)
+async def test_writes_that_wait_together_reach_the_disk_once(path: Path, store: Store) -> None:
+    sessions = [f"room {number}" for number in range(50)]
+    await begin(store, *sessions)
 
-        def commits() -> int:
-            with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-                (busy, frames, _) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            assert not busy
-            return int(frames)
+    def commits() -> int:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            (busy, frames, _) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        assert not busy
+        return int(frames)
 
-        one_by_one = commits()
-        with locked(path):
-            appends = asyncio.gather(*(store.append(Commit(session, entry(2), expires=FAR)) for session in sessions))
-            await asyncio.sleep(0)
-        await appends
-        assert commits() < one_by_one / 4
+    one_by_one = commits()
+    with locked(path):
+        appends = asyncio.gather(*(store.append(Commit(session, entry(2), expires=FAR)) for session in sessions))
+        await asyncio.sleep(0)
+    await appends
+    assert commits() < one_by_one / 4
 
 
-async def test_a_caller_that_stops_waiting_does_no_harm(path: Path, url: str) -> None:
-    async with open_store(url) as store:
-        await begin(store, "room", "other")
-        with locked(path):
-            calls = [
-                asyncio.ensure_future(store.append(Commit("room", entry(2, "call"), expires=FAR))),
-                asyncio.ensure_future(store.append(Commit("room", entry(9), expires=FAR))),
-                asyncio.ensure_future(store.append(Commit("other", entry(2), expires=FAR))),
-                asyncio.ensure_future(store.load("room")),
-            ]
-            await asyncio.sleep(0)
-            for call in calls[:2] + calls[3:]:
-                call.cancel()
-            await asyncio.wait(calls[:2] + calls[3:])
-        await asyncio.wait_for(calls[2], PATIENCE)
-        assert all(call.cancelled() for call in calls[:2] + calls[3:])
-        revision = (await store.head("room")).revision  # what nobody waited for may have been done, wholly
-        assert [entry.revision for entry in await store.entries("room")] == list(range(1, revision + 1))
-        await store.append(Commit("room", entry(revision + 1), expires=FAR))
+async def test_a_caller_that_stops_waiting_does_no_harm(path: Path, store: Store) -> None:
+    await begin(store, "room", "other")
+    with locked(path):
+        calls = [
+            asyncio.ensure_future(store.append(Commit("room", entry(2, "call"), expires=FAR))),
+            asyncio.ensure_future(store.append(Commit("room", entry(9), expires=FAR))),
+            asyncio.ensure_future(store.append(Commit("other", entry(2), expires=FAR))),
+            asyncio.ensure_future(store.load("room")),
+        ]
+        await asyncio.sleep(0)
+        for call in calls[:2] + calls[3:]:
+            call.cancel()
+        await asyncio.wait(calls[:2] + calls[3:])
+    await asyncio.wait_for(calls[2], PATIENCE)
+    assert all(call.cancelled() for call in calls[:2] + calls[3:])
+    revision = (await store.head("room")).revision  # what nobody waited for may have been done, wholly
+    assert [entry.revision for entry in await store.entries("room")] == list(range(1, revision + 1))
+    await store.append(Commit("room", entry(revision + 1), expires=FAR))
 
 
 async def test_an_opening_that_is_cancelled_leaves_no_thread_behind(path: Path, url: str) -> None:
     with locked(path):
-        opening = asyncio.ensure_future(SQLiteStore.open(url))
+        opening = asyncio.ensure_future(store_class(url).open(url))
         await asyncio.sleep(0)
         assert store_threads()
         opening.cancel()
@@ -407,7 +303,7 @@ async def test_an_opening_that_is_cancelled_leaves_no_thread_behind(path: Path, 
 async def test_a_file_that_stays_locked_is_an_error_and_not_the_end(
     path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("stateroom.store.sqlite.file.BUSY_SECONDS", 0.05)
     async with open_store(url) as store:
         await begin(store)
         with locked(path), raises(StoreUnavailable):
@@ -419,7 +315,7 @@ async def test_a_file_that_stays_locked_is_an_error_and_not_the_end(
 async def test_many_writers_wait_for_a_locked_file_together(
     path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file, "BUSY_SECONDS", 0.2)
+    monkeypatch.setattr("stateroom.store.sqlite.file.BUSY_SECONDS", 0.2)
     async with open_store(url) as store:
         rooms = [f"room {number}" for number in range(30)]
         for room in rooms:
@@ -434,22 +330,21 @@ async def test_many_writers_wait_for_a_locked_file_together(
         assert rounds <= 2  # the first, and all that came while it waited
 
 
-async def test_a_reader_does_not_wait_for_a_writer_in_another_process(path: Path, url: str) -> None:
-    async with open_store(url) as store:
-        await begin(store)
-        with locked(path):
-            async with asyncio.timeout(PATIENCE):
-                assert await store.head("room") == head()
-                assert (await store.load("room")).entries == [entry(1)]
+async def test_a_reader_does_not_wait_for_a_writer_in_another_process(path: Path, store: Store) -> None:
+    await begin(store)
+    with locked(path):
+        async with asyncio.timeout(PATIENCE):
+            assert await store.head("room") == head()
+            assert (await store.load("room")).entries == [entry(1)]
 
 
 @pytest.mark.parametrize(
     ("session", "revision"), [("\ud800", 1), ("new", 2**70)], ids=["text that is not unicode", "a huge revision"]
 )
 async def test_a_value_that_sqlite_cannot_hold_is_an_error_and_not_the_end(
-    url: str, session: str, revision: int
+    store: Store, session: str, revision: int
 ) -> None:
-    async with open_store(url) as store, asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(PATIENCE):
         await begin(store)
         with pytest.raises(StoreError):
             await store.create(head(session, revision))
@@ -487,9 +382,9 @@ async def test_a_call_made_while_the_store_closes_is_answered(path: Path, url: s
 
 
 @pytest.mark.parametrize("kind", ["read", "append", "create"])
-async def test_a_value_of_a_wrong_type_fails_its_own_call_alone(url: str, kind: str) -> None:
+async def test_a_value_of_a_wrong_type_fails_its_own_call_alone(store: Store, kind: str) -> None:
     wrong: Any = uuid4()
-    async with open_store(url) as store, asyncio.timeout(60):
+    async with asyncio.timeout(60):
         await begin(store)
         calls = {
             "read": lambda: store.head(wrong),
@@ -503,14 +398,14 @@ async def test_a_value_of_a_wrong_type_fails_its_own_call_alone(url: str, kind: 
 
 
 async def test_a_thread_that_dies_fails_all_who_wait_and_all_who_come(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: object) -> None:
         raise SystemExit("out of luck")
 
-    async with open_store(url) as store, asyncio.timeout(60):
+    async with asyncio.timeout(60):
         await begin(store)
-        monkeypatch.setattr("stateroom.store.sqlite.store.do_together", die)
+        monkeypatch.setattr("stateroom.store.sqlite.thread.do_together", die)
         waiting = [asyncio.ensure_future(store.head("room")), asyncio.ensure_future(store.sweep(0.0))]
         for answer in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(answer, StoreUnavailable)
@@ -525,7 +420,7 @@ async def test_an_opening_that_fails_unexpectedly_is_an_error_and_not_a_wait(
     def fail(*_: object) -> None:
         raise MemoryError("no more")
 
-    monkeypatch.setattr("stateroom.store.sqlite.store.connect", fail)
+    monkeypatch.setattr("stateroom.store.sqlite.thread.connect", fail)
     async with asyncio.timeout(60):
         with raises(StoreUnavailable):
             async with open_store(url):
@@ -534,27 +429,25 @@ async def test_an_opening_that_fails_unexpectedly_is_an_error_and_not_a_wait(
 
 @pytest.mark.parametrize("replaced", [False, True])
 async def test_a_file_that_is_deleted_or_replaced_acknowledges_no_more_writes(
-    path: Path, url: str, replaced: bool
+    path: Path, store: Store, replaced: bool
 ) -> None:
-    async with open_store(url) as store:
-        await begin(store)
-        path.rename(path.with_suffix(".aside"))
-        if replaced:
-            path.write_bytes(path.with_suffix(".aside").read_bytes())
-        with raises(StoreUnavailable):
-            await store.append(Commit("room", entry(2), expires=None))
-        with raises(StoreUnavailable):
-            await store.heads(limit=1)
+    await begin(store)
+    path.rename(path.with_suffix(".aside"))
+    if replaced:
+        path.write_bytes(path.with_suffix(".aside").read_bytes())
+    with raises(StoreUnavailable):
+        await store.append(Commit("room", entry(2), expires=None))
+    with raises(StoreUnavailable):
+        await store.heads(limit=1)
 
 
-async def test_only_the_user_of_the_process_can_read_the_files(path: Path, url: str) -> None:
-    async with open_store(url) as store:
-        await begin(store)
-        assert {file.name: oct(file.stat().st_mode & 0o777) for file in path.parent.iterdir()} == {
-            "rooms.db": "0o600",
-            "rooms.db-wal": "0o600",
-            "rooms.db-shm": "0o600",
-        }
+async def test_only_the_user_of_the_process_can_read_the_files(path: Path, store: Store) -> None:
+    await begin(store)
+    assert {file.name: oct(file.stat().st_mode & 0o777) for file in path.parent.iterdir()} == {
+        "rooms.db": "0o600",
+        "rooms.db-wal": "0o600",
+        "rooms.db-shm": "0o600",
+    }
 
 
 # Damage.
@@ -566,8 +459,8 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(path: Path, url: str, damage: str) -> None:
-    async with open_store(url) as store, asyncio.timeout(60):
+async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(path: Path, store: Store, damage: str) -> None:
+    async with asyncio.timeout(60):
         await begin(store, "room", "bad", "another")
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute(damage)
@@ -581,12 +474,11 @@ async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(path: Path,
         assert await store.maintenance.orphans() == []
 
 
-async def test_a_damaged_entry_leaves_its_session_to_be_removed(path: Path, url: str) -> None:
-    async with open_store(url) as store:
-        await begin(store, "room", "bad")
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("UPDATE entries SET kind = CAST(x'ff' AS TEXT) WHERE session = 'bad'")
-        with raises(BadData):
-            await store.maintenance.export("bad")
-        assert (await store.load("room")).entries == [entry(1)]
-        assert await store.sweep(FAR) == 2
+async def test_a_damaged_entry_leaves_its_session_to_be_removed(path: Path, store: Store) -> None:
+    await begin(store, "room", "bad")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE entries SET kind = CAST(x'ff' AS TEXT) WHERE session = 'bad'")
+    with raises(BadData):
+        await store.maintenance.export("bad")
+    assert (await store.load("room")).entries == [entry(1)]
+    assert await store.sweep(FAR) == 2

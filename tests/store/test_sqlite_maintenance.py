@@ -11,30 +11,21 @@ from pathlib import Path
 import pytest
 
 from stateroom.errors import StoreUnavailable, UnknownSession
-from stateroom.store import Commit, Entry, Head, Record, Size, Snapshot, open_store
-from stateroom.store.sqlite import SQLiteStore
+from stateroom.store import Commit, Head, Record, Size, Snapshot, Store, open_store
 from tests.messages import raises
+from tests.store.rooms import FAR, begin, entry, head
 
-FAR = 1e12
 LARGE = random.Random(1).randbytes(1_000_000)
 
 
-def head(session: str = "room", revision: int = 1, expires: float = FAR) -> Head:
-    return Head(session, "env", "owner", 0.0, expires, revision)
-
-
-def entry(revision: int, body: bytes = b"body") -> Entry:
-    return Entry(revision, "call", 0.0, body)
-
-
-async def allow(store: SQLiteStore, more: int) -> None:
+async def allow(store: Store, more: int) -> None:
     """Let the file grow by so many pages."""
 
     def limit(connection: sqlite3.Connection) -> None:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages + more}")
 
-    await store._thread.read(limit)
+    await store._thread.read(limit)  # type: ignore[attr-defined]  # the limit is of its own connection
 
 
 def tamper(path: Path, *statements: str) -> None:
@@ -44,37 +35,26 @@ def tamper(path: Path, *statements: str) -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "rooms.db"
-
-
-@pytest.fixture
-def url(path: Path) -> str:
-    return f"sqlite:///{path}"
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[SQLiteStore]:
-    store = await SQLiteStore.open(url)
-    await store.create(head(), [entry(1)])
-    yield store
-    await store.close()
+async def store(url: str) -> AsyncIterator[Store]:
+    async with open_store(url) as opened:
+        await begin(opened)
+        yield opened
 
 
 # A full disk.
 
 
-async def test_what_does_not_fit_on_the_disk_is_refused_whole(store: SQLiteStore) -> None:
+async def test_what_does_not_fit_on_the_disk_is_refused_whole(store: Store) -> None:
     record = await store.maintenance.export("room")
     await allow(store, 20)
     other = Record(head("other"), [entry(1)], [Snapshot(1, LARGE)], {"digest": LARGE})
     for call in (
-        store.append(Commit("room", entry(2, LARGE), expires=None)),
-        store.append(Commit("room", entry(2, LARGE), expires=1.0, closes=True)),
+        store.append(Commit("room", entry(2, body=LARGE), expires=None)),
+        store.append(Commit("room", entry(2, body=LARGE), expires=1.0, closes=True)),
         store.append(Commit("room", entry(2), expires=1.0, snapshot=Snapshot(2, LARGE))),
         store.append(Commit("room", entry(2), expires=None, blobs={"small": b"small", "digest": LARGE})),
         store.create(head("other"), [entry(1)], Snapshot(1, b""), {"digest": LARGE}),
-        store.create(head("other"), [entry(1, LARGE)]),
+        store.create(head("other"), [entry(1, body=LARGE)]),
         store.put(other),
     ):
         with raises(StoreUnavailable):
@@ -85,13 +65,13 @@ async def test_what_does_not_fit_on_the_disk_is_refused_whole(store: SQLiteStore
     await store.append(Commit("room", entry(2), expires=None))  # there is room for this
     await allow(store, 10_000)
     await store.append(
-        Commit("room", entry(3, LARGE), expires=None, snapshot=Snapshot(3, LARGE), blobs={"digest": LARGE})
+        Commit("room", entry(3, body=LARGE), expires=None, snapshot=Snapshot(3, LARGE), blobs={"digest": LARGE})
     )
     await store.put(other)
     assert await store.maintenance.export("other") == other
 
 
-async def test_writes_that_wait_together_are_each_done_or_refused_whole(store: SQLiteStore) -> None:
+async def test_writes_that_wait_together_are_each_done_or_refused_whole(store: Store) -> None:
     for name in "abcdef":
         await store.create(head(name), [entry(1)])
     await allow(store, 20)
@@ -111,36 +91,35 @@ async def test_writes_that_wait_together_are_each_done_or_refused_whole(store: S
     await store.append(Commit("f", entry(2), expires=None))
 
 
-async def test_sessions_can_be_removed_from_a_full_disk_and_make_room(store: SQLiteStore) -> None:
+async def test_sessions_can_be_removed_from_a_full_disk_and_make_room(store: Store) -> None:
     await store.create(head("old", expires=10.0), [entry(1)], blobs={"digest": LARGE})
     await allow(store, 5)
     with pytest.raises(StoreUnavailable):
-        await store.append(Commit("room", entry(2, LARGE), expires=None))
+        await store.append(Commit("room", entry(2, body=LARGE), expires=None))
     assert await store.sweep(20.0) == 1
-    await store.append(Commit("room", entry(2, LARGE), expires=None))
+    await store.append(Commit("room", entry(2, body=LARGE), expires=None))
 
 
 # Space that comes back.
 
 
-async def test_a_vacuum_gives_back_all_that_was_removed(path: Path, url: str) -> None:
+async def test_a_vacuum_gives_back_all_that_was_removed(path: Path, store: Store) -> None:
     log = path.with_name("rooms.db-wal")
-    async with open_store(url) as store:
-        await store.create(head(), [entry(1)], blobs={"digest": LARGE})
-        for number in range(10):
-            await store.create(head(f"room {number}"), [entry(1, LARGE)], blobs={"digest": LARGE})
-            await store.delete(f"room {number}")
-        await store.maintenance.vacuum()
-        assert path.stat().st_size + log.stat().st_size < 1_200_000
-        assert (await store.maintenance.sizes())["file"].bytes == path.stat().st_size
-        assert await store.blobs("room", ["digest"]) == {"digest": LARGE}
-        await store.append(Commit("room", entry(2), expires=None))
+    await store.append(Commit("room", entry(2), expires=None, blobs={"digest": LARGE}))
+    for number in range(10):
+        await store.create(head(f"room {number}"), [entry(1, body=LARGE)], blobs={"digest": LARGE})
+        await store.delete(f"room {number}")
+    await store.maintenance.vacuum()
+    assert path.stat().st_size + log.stat().st_size < 1_200_000
+    assert (await store.maintenance.sizes())["file"].bytes == path.stat().st_size
+    assert await store.blobs("room", ["digest"]) == {"digest": LARGE}
+    await store.append(Commit("room", entry(3), expires=None))
 
 
 async def test_a_vacuum_leaves_no_free_page(path: Path, url: str) -> None:
     async with open_store(url) as store:
         names = [f"room {number}" for number in range(600)]
-        await asyncio.gather(*(store.create(head(name), [entry(1, bytes(9_000))]) for name in names))
+        await asyncio.gather(*(store.create(head(name), [entry(1, body=bytes(9_000))]) for name in names))
         for number, name in enumerate(names):
             if number % 5:
                 await store.delete(name)
@@ -153,9 +132,7 @@ async def test_a_vacuum_leaves_no_free_page(path: Path, url: str) -> None:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-async def test_a_vacuum_does_not_wait_for_readers(
-    store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_vacuum_does_not_wait_for_readers(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stateroom.store.sqlite.file.BUSY_SECONDS", 0.05)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN")
@@ -167,7 +144,7 @@ async def test_a_vacuum_does_not_wait_for_readers(
     assert (await store.head("room")).revision == 2
 
 
-async def test_a_vacuum_that_cannot_be_done_is_an_error_and_not_the_end(store: SQLiteStore, path: Path) -> None:
+async def test_a_vacuum_that_cannot_be_done_is_an_error_and_not_the_end(store: Store, path: Path) -> None:
     path.rename(path.with_name("moved.db"))
     path.mkdir()
     with raises(StoreUnavailable):
@@ -180,7 +157,7 @@ async def test_a_vacuum_that_cannot_be_done_is_an_error_and_not_the_end(store: S
 # What belongs to nobody.
 
 
-async def test_rows_without_a_session_are_told_and_removed(store: SQLiteStore, path: Path) -> None:
+async def test_rows_without_a_session_are_told_and_removed(store: Store, path: Path) -> None:
     before = await store.maintenance.export("room")
     tamper(
         path,
@@ -200,7 +177,7 @@ async def test_rows_without_a_session_are_told_and_removed(store: SQLiteStore, p
     assert (await store.maintenance.sizes())["entries"] == Size(1, 4)
 
 
-async def test_a_fork_whose_parent_is_gone_is_told_and_stays(store: SQLiteStore, path: Path) -> None:
+async def test_a_fork_whose_parent_is_gone_is_told_and_stays(store: Store, path: Path) -> None:
     fork = Head("fork", "env", "owner", 1.0, FAR, 2, parent="room", parent_revision=1)
     await store.create(fork, [entry(2)], Snapshot(2, b"state"))
     tamper(path, "DELETE FROM sessions WHERE id = 'room'", "DELETE FROM entries WHERE session = 'room'")
@@ -216,11 +193,11 @@ async def test_a_fork_whose_parent_is_gone_is_told_and_stays(store: SQLiteStore,
 # Sizes.
 
 
-async def test_sizes_are_exact(store: SQLiteStore, path: Path) -> None:
+async def test_sizes_are_exact(store: Store, path: Path) -> None:
     await store.append(
-        Commit("room", entry(2, b"12345"), expires=None, snapshot=Snapshot(2, b"123"), blobs={"digest": b"12"})
+        Commit("room", entry(2, body=b"12345"), expires=None, snapshot=Snapshot(2, b"123"), blobs={"digest": b"12"})
     )
-    await store.create(head("ä"), [entry(1, b"")], blobs={"digest": b"12", "other": b""})
+    await store.create(head("ä"), [entry(1, body=b"")], blobs={"digest": b"12", "other": b""})
     assert await store.size("room") == Size(2, 4 + 5 + 3 + 2)
     assert await store.size("ä") == Size(1, 2)
     sizes = await store.maintenance.sizes()

@@ -19,12 +19,11 @@ import pytest
 from msgspec.structs import astuple, replace
 
 from stateroom.errors import StateroomError, UnknownSession
-from stateroom.store import Commit, Record, Snapshot, Store, Work, open_store
-from stateroom.store.conformance.helpers import LATER, MUCH_LATER, NOW, make_blobs, make_entry, make_fork, make_head
+from stateroom.store import Commit, MemoryStore, Record, Snapshot, Store, Work, open_store
+from stateroom.store.conformance import make
+from stateroom.store.conformance.make import LATER, MUCH_LATER, NOW
 from stateroom.store.conformance.reference import Reference, ask, choose_call, compare
-from stateroom.store.memory import MemoryStore
-from stateroom.store.tiered import transfer
-from stateroom.store.tiered.marks import kind_of
+from stateroom.store.tiered.tier import kind_of
 from tests.patience import PATIENCE
 from tests.store.tiers import Crash, Death, Fate, Meanwhile, Script, process, tiered
 
@@ -38,7 +37,7 @@ Tiers = tuple[Store, Store]
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "TAKEOVER", 0.0)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 0.0)
 
 
 @pytest.fixture
@@ -54,13 +53,13 @@ def new_tiers() -> Tiers:
 
 async def make_family(store: Store) -> list[Record]:
     """A session with forks, one of them closed; all of each."""
-    entries = [make_entry(number, f"call {number}") for number in (1, 2, 3)]
-    await store.create(make_head("root", revision=3, fence=7), entries, Snapshot(3, b"three"), make_blobs(b"large"))
+    entries = [make.entry(number, f"call {number}") for number in (1, 2, 3)]
+    await store.create(make.head("root", revision=3, fence=7), entries, Snapshot(3, b"three"), make.blobs(b"large"))
     await store.lease("root", "me", now=NOW, until=NOW + 1)
-    await make_fork(store, "fork", "root", 2, revision=4)
-    await make_fork(store, "closed", "root", 3)
-    await store.append(Commit("closed", make_entry(4), expires=LATER, closes=True))
-    await make_fork(store, "grandchild", "fork", 3)
+    await make.fork(store, "fork", "root", 2, revision=4)
+    await make.fork(store, "closed", "root", 3)
+    await store.append(Commit("closed", make.entry(4), expires=LATER, closes=True))
+    await make.fork(store, "grandchild", "fork", 3)
     return [await store.maintenance.export(name) for name in FAMILY]
 
 
@@ -101,7 +100,7 @@ async def test_a_move_down_can_end_at_any_step(done: bool) -> None:
         await process(*tiers).sweep(NOW + 2)
         assert await where(tiers) == [set(), set(FAMILY)], f"step {step}"
         await check(store, family)
-        await store.append(Commit("root", make_entry(4), expires=LATER, fence=8))
+        await store.append(Commit("root", make.entry(4), expires=LATER, fence=8))
         assert await where(tiers) == [set(FAMILY), set(FAMILY)]
         assert await store.count(NOW) == 3
         assert await store.maintenance.orphans() == []
@@ -118,15 +117,15 @@ async def test_a_move_up_can_end_at_any_step(done: bool) -> None:
         assert await where(tiers) == [set(), set(FAMILY)]
         before = await store.entries("fork")
         try:
-            await process(*tiers, Death(step, done=done)).append(Commit("fork", make_entry(5), expires=LATER))
+            await process(*tiers, Death(step, done=done)).append(Commit("fork", make.entry(5), expires=LATER))
             break
         except Crash:
             written = await store.entries("fork")
-            assert written in (before, [*before, make_entry(5)])
+            assert written in (before, [*before, make.entry(5)])
             if written == before:
                 await check(store, family)
-                await store.append(Commit("fork", make_entry(5), expires=LATER))
-        assert await store.entries("fork") == [*before, make_entry(5)]
+                await store.append(Commit("fork", make.entry(5), expires=LATER))
+        assert await store.entries("fork") == [*before, make.entry(5)]
         await process(*tiers).sweep(NOW + 2)
         await process(*tiers).sweep(NOW + 2)
         assert await where(tiers) == [set(), set(FAMILY)], f"step {step}"
@@ -224,7 +223,7 @@ async def write(store: Store, session: str, writer: str, count: int) -> None:
     for number in range(count):
         while True:
             head = await store.head(session)
-            entry = make_entry(head.revision + 1, f"{writer}/{number}", at=NOW)
+            entry = make.entry(head.revision + 1, f"{writer}/{number}", at=NOW)
             try:
                 await store.append(Commit(session, entry, expires=LATER, fence=head.fence))
                 break
@@ -233,7 +232,7 @@ async def write(store: Store, session: str, writer: str, count: int) -> None:
 
 
 async def test_writers_lose_nothing_to_movers(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "TAKEOVER", 10.0)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 10.0)
     stores = [process(*tiers) for _ in range(3)]
     await make_family(stores[0])
     sessions = ("root", "fork", "grandchild")
@@ -251,7 +250,7 @@ async def test_writers_lose_nothing_to_movers(tiers: Tiers, monkeypatch: pytest.
 
     async def work() -> None:
         jobs = [write(stores[n], session, f"writer {n}", 5) for n in range(3) for session in sessions]
-        forks = [make_fork(stores[n], f"new {n}", "fork", 3) for n in range(3)]
+        forks = [make.fork(stores[n], f"new {n}", "fork", 3) for n in range(3)]
         await asyncio.gather(*jobs, *forks)
         finished.set()
 
@@ -277,12 +276,12 @@ async def touch(store: Store) -> None:
 
 async def append(store: Store) -> None:
     for revision in (5, 6):  # nobody else adds anything, so nothing is refused
-        await store.append(Commit("fork", make_entry(revision), expires=LATER))
+        await store.append(Commit("fork", make.entry(revision), expires=LATER))
     assert [entry.revision for entry in await store.entries("fork", after=4)] == [5, 6]
 
 
 async def fork(store: Store) -> None:
-    await make_fork(store, "new", "fork", 4)
+    await make.fork(store, "new", "fork", 4)
     assert "new" in {head.id for head in await store.children("fork")}
 
 
@@ -305,7 +304,7 @@ async def prune(store: Store) -> None:
 
 async def restore(store: Store) -> None:
     record = await store.maintenance.export("fork")
-    later = Record(replace(record.head, revision=5), [*record.entries, make_entry(5)], [], {})
+    later = Record(replace(record.head, revision=5), [*record.entries, make.entry(5)], [], {})
     await store.put(later)
     assert await store.maintenance.export("fork") == later
 
@@ -320,7 +319,7 @@ async def read(store: Store) -> None:
         assert await store.blobs(name, [*record.blobs]) == record.blobs
         assert {head.id for head in await store.heads()} == {*FAMILY}
     assert [head.id for head in await store.children("root")] == ["closed", "fork"]
-    assert await store.find_call("root", "call 2") == make_entry(2, "call 2")
+    assert await store.find_call("root", "call 2") == make.entry(2, "call 2")
 
 
 async def sweep(store: Store) -> None:
@@ -340,7 +339,7 @@ WORK = [touch, append, fork, lease, delete, prune, restore, read, sweep]
 async def test_work_and_a_move_may_begin_at_any_step_of_each_other(
     work: Callable[[Store], Work[None]], first: str, up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "TAKEOVER", 2 * PATIENCE)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 2 * PATIENCE)
     for step in range(1, 1000):
         tiers = new_tiers()
         store = process(*tiers)
@@ -394,7 +393,7 @@ async def _check_after(work: Callable[[Store], Work[None]], store: Store, family
         head = await store.head("fork")
         assert head.holder == "x" or head.fence > 1
     root = await store.head("root")
-    await store.append(Commit("root", make_entry(root.revision + 1), expires=LATER, fence=root.fence))
+    await store.append(Commit("root", make.entry(root.revision + 1), expires=LATER, fence=root.fence))
     assert await store.maintenance.orphans() == []
 
 
@@ -403,7 +402,7 @@ async def test_a_fork_that_is_made_while_its_parent_moves_is_not_left_behind(
     dies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever makes it has seen its parent in the warm tier; and dies, perhaps, before they look again."""
-    monkeypatch.setattr(transfer, "TAKEOVER", 0.02)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 0.02)
     left_behind = 0
     for step in range(1, 1000):
         tiers = new_tiers()
@@ -415,7 +414,7 @@ async def test_a_fork_that_is_made_while_its_parent_moves_is_not_left_behind(
         done = asyncio.create_task(_first(moving, paused))
         script = {3: lambda done=done: done, 4: partial(_go_on, made, dies)}
         with suppress(Crash):
-            await make_fork(process(*tiers, Script(script)), "new", "fork", 4)
+            await make.fork(process(*tiers, Script(script)), "new", "fork", 4)
         made.set()
         await moving
         if not paused.is_set():
@@ -432,7 +431,7 @@ async def test_a_fork_that_is_made_while_its_parent_moves_is_not_left_behind(
         for _ in range(3):
             assert {head.id for head in await store.children("fork")} == family - {*FAMILY} | {"grandchild"}
             await store.append(
-                Commit("root", make_entry((await store.head("root")).revision + 1), expires=LATER, fence=8)
+                Commit("root", make.entry((await store.head("root")).revision + 1), expires=LATER, fence=8)
             )
             await store.sweep(NOW + 2)
         assert await where(tiers) == [set(), family]
@@ -459,7 +458,7 @@ async def _go_on(made: asyncio.Event, dies: bool) -> None:
 
 
 async def test_whoever_stops_waiting_does_not_stop_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "TAKEOVER", 2 * PATIENCE)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 2 * PATIENCE)
     for step in range(1, 20):
         tiers = new_tiers()
         store = process(*tiers)
@@ -475,11 +474,11 @@ async def test_whoever_stops_waiting_does_not_stop_a_move(monkeypatch: pytest.Mo
         await asyncio.wait(waiting)
         await mover.transfer.close()
         async with asyncio.timeout(PATIENCE):
-            await store.append(Commit("fork", make_entry(5), expires=LATER))
+            await store.append(Commit("fork", make.entry(5), expires=LATER))
 
 
 async def test_a_mover_that_was_stopped_for_long_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "FRESH", 0.01)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.FRESH", 0.01)
     for step in range(1, 1000):
         tiers = new_tiers()
         store = process(*tiers)
@@ -526,7 +525,7 @@ class Stopped(Fate):
 
 
 async def test_two_movers_and_a_touch_at_once_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "TAKEOVER", 10.0)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 10.0)
     for _ in range(20):
         tiers = new_tiers()
         one, two, three = (process(*tiers) for _ in range(3))
@@ -553,7 +552,7 @@ async def test_processes_that_are_killed_lose_nothing_they_acknowledged(tmp_path
     rooms = [f"room {number}" for number in range(3)]
     async with open_store(url) as store:
         for room in rooms:
-            await store.create(make_head(room, expires=1e12))
+            await store.create(make.head(room, expires=1e12))
     acknowledged: dict[str, list[str]] = defaultdict(list)
     chance = random.Random(1)
     for life in range(8):
@@ -565,7 +564,7 @@ async def test_processes_that_are_killed_lose_nothing_they_acknowledged(tmp_path
             assert [call_id for call_id in call_ids if call_id in acknowledged[room]] == acknowledged[room]
             head = await store.head(room)
             assert head.revision == len(call_ids)
-            await store.append(Commit(room, make_entry(head.revision + 1), expires=None))
+            await store.append(Commit(room, make.entry(head.revision + 1), expires=None))
         assert await store.maintenance.orphans() == []
 
 

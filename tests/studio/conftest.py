@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
 
 from stateroom import Environment
 from stateroom.cli import main
@@ -174,9 +174,18 @@ def press_when_bound(page: Page) -> None:
 
 def watch(page: Page, origin: str, problems: list[str]) -> None:
     """Note what a page should not do. Chromium logs what a content security policy refuses as an error."""
-    page.on("console", lambda said: said.type == "error" and problems.append(f"{said.text} {said.location['url']}"))
+
+    def note_error(line: ConsoleMessage) -> None:
+        if line.type == "error":
+            problems.append(f"{line.text} {line.location['url']}")
+
+    def note_stranger(request: Request) -> None:
+        if not is_own(request.url, origin):
+            problems.append(f"elsewhere: {request.url}")
+
+    page.on("console", note_error)
     page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda asked: is_own(asked.url, origin) or problems.append(f"elsewhere: {asked.url}"))
+    page.on("request", note_stranger)
 
 
 def is_own(url: str, origin: str) -> bool:

@@ -10,7 +10,6 @@ from starlette.routing import Mount, Route
 
 from stateroom.errors import DefinitionError
 from stateroom.studio import Studio
-from stateroom.studio.access import READING
 from tests.messages import raises
 from tests.server.conftest import Served
 from tests.studio.conftest import OpenStudio
@@ -25,6 +24,8 @@ OWN = {"/about", "/inbox", "/store"}
 """The paths that are neither of sessions nor of runs."""
 
 RUN = quote("a/first", safe="")
+
+READING = ("GET", "HEAD")
 
 OPEN = {"/", "/health", "/ready", "/studio", "/studio/{path:path}"}
 """Probes, and the page, which asks for the token."""
@@ -108,7 +109,7 @@ async def test_the_log_names_the_person_of_each_change(studio: Served) -> None:
     _, made = await ask(studio, "POST", api, json={"environment": "counter", "row": TASK, "by": "ada"})
     session = f"{api}/{made['id']}"
     agent = (await studio.services.environments["counter"].sessions.open(made["id"])).agent
-    changes = {
+    changes: dict[str, Any] = {
         "call": {"name": "increment_counter", "arguments": {"count": 1}},
         "edit": {"changes": [{"place": ["value"], "value": 9}]},
         "checkpoint": {"name": "here"},

@@ -11,11 +11,12 @@ from yarl import URL
 from stateroom.gallery import CounterEnvironment
 from stateroom.server import Application, ApplicationOptions
 from stateroom.studio import Studio
-from stateroom.studio.assets import STATIC, Assets, without_documentation
+from stateroom.studio.assets import Assets, without_documentation
 from tests.server.conftest import SECRET, Served, running
 from tests.studio.conftest import OpenStudio
 
 ROOT = Path(__file__).parents[2]
+STATIC = ROOT / "src" / "stateroom" / "studio" / "static"
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "

@@ -45,7 +45,7 @@ async def shows(page: Page, differences: Iterable[Difference]) -> None:
     assert wanted
 
     async def is_there() -> bool:
-        return await page.evaluate(SHOWN) == wanted  # type: ignore[no-any-return]
+        return await page.evaluate(SHOWN) == wanted
 
     await until(is_there)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Request, expect
 
 from stateroom.studio import Studio
 from tests.patience import PATIENCE
@@ -85,7 +85,12 @@ async def test_a_reader_finds_nothing_to_change(
     [(view, field), *_] = views(pattern).items()
     page = await open_page(view, reader.url)
     sent: list[str] = []
-    page.on("request", lambda asked: asked.method == "GET" or sent.append(asked.url))
+
+    def note(request: Request) -> None:
+        if request.method != "GET":
+            sent.append(request.url)
+
+    page.on("request", note)
     said = "Studio is open for reading only." if pattern.endswith("/play") else f"§{field}§"
     await expect(page.locator("main")).to_contain_text(said)
     assert await changing(page) == set()

@@ -6,7 +6,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Page, expect
 
-from stateroom import Environment, State, ToolError, tool
+from tests.environments import PurseEnvironment
 from tests.patience import PATIENCE
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, button, named, until
@@ -16,25 +16,6 @@ from tests.studio.test_sessions import MODELS, act, is_idle, log
 pytestmark = BROWSER
 
 expect.set_options(timeout=PATIENCE * 1000)
-
-
-class Purse(State):
-    spent: int = 0
-
-
-class PurseEnvironment(Environment[Purse]):
-    """Spend money."""
-
-    @tool
-    def increment_counter(self, state: Purse, ask: Any, count: int) -> int:
-        """Spend, if somebody says yes to more than one."""
-        if count > 1 and ask(f"Spend {count}?") != "yes":
-            raise ToolError("not allowed")
-        state.spent += count
-        return state.spent
-
-    def verify(self, state: Purse) -> float:
-        return float(state.spent)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -4,7 +4,7 @@ import re
 from collections.abc import AsyncIterator
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Locator, Page, expect
 
 from tests.patience import PATIENCE
 from tests.server.conftest import Served
@@ -58,7 +58,8 @@ async def unfold(page: Page) -> None:
 
 async def texts_of_tabs(page: Page) -> AsyncIterator[str]:
     """What a page shows in each of its tabs, if it has some."""
-    for tab in await page.get_by_role("tab").all() or [None]:
+    tabs: list[Locator | None] = [*await page.get_by_role("tab").all()]
+    for tab in tabs or [None]:
         if tab:
             await tab.click()
             await expect(page.get_by_role("tabpanel").get_by_text("Loading…")).to_have_count(0)

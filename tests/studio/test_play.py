@@ -116,10 +116,10 @@ async def test_two_tabs_play_two_sessions(open_page: OpenPage, studio: Served, s
         await button(page, "Call increment_counter")
         await expect(page.get_by_text('{"success":true}')).to_be_visible()
     start = (await ask(studio, "GET", "/studio/api/environments"))[1]["environments"][0]["examples"][0]["initial_count"]
-    for page, count in ((first, 1), (second, 2)):
+    for page, number in ((first, 1), (second, 2)):
         place = page.url.partition("?")[0].removeprefix(studio.url).replace("/studio/", "/studio/api/")
         _, state = await ask(studio, "GET", place.replace("/play", "/state"))
-        assert state["state"] == {"value": start + count}
+        assert state["state"] == {"value": start + number}
         await expect(page.get_by_role("row", name=f"value {start + count}")).to_be_visible()
 
 

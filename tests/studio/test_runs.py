@@ -1,4 +1,4 @@
-"""Studio's API on runs, behind a router as a server has it."""
+"""Studio's API on runs."""
 
 import asyncio
 import json
@@ -6,27 +6,24 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 import pytest
-from starlette.middleware.exceptions import ExceptionMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Router
+import pytest_asyncio
+from yarl import URL
 
 from stateroom.jsonl import line_of, write_rows
 from stateroom.rollout import RunFiles, RunIndex, Search, index as index_module
-from stateroom.server.api import starlette_response
-from stateroom.server.response import response_to
-from stateroom.studio.runs import RunsAPI
+from stateroom.studio import Studio
 from tests.patience import PATIENCE
 from tests.rollout.bad_runs import BAD_RUNS, ODD_RUNS, make_run, make_runs
-from tests.studio.conftest import stateroom
+from tests.server.conftest import Served
+from tests.studio.conftest import OpenStudio, stateroom
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ROWS = [
     {
@@ -42,28 +39,24 @@ ROWS = [
 ]
 
 
-async def _on_error(request: Request, error: Exception) -> Response:
-    return starlette_response(response_to(error, request.url.path))
-
-
 class Client:
-    """A client of the API on a folder of runs, in process."""
+    """A client of Studio's API."""
 
-    def __init__(self, folder: Path) -> None:
-        router = ExceptionMiddleware(Router(RunsAPI(folder).routes()), handlers={Exception: _on_error})
+    def __init__(self, served: Served) -> None:
+        self.served = served
 
-        async def app(scope: Any, receive: Any, send: Any) -> None:
-            await router({**scope, "path": scope["raw_path"].decode()}, receive, send)  # as `server.asgi` does
-
-        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test")
+    async def ask(self, path: str, **query: Any) -> tuple[int, Any]:
+        url = URL(f"{self.served.url}/studio/api{path}", encoded=True)
+        async with self.served.client.get(url, params=query) as reply:
+            return reply.status, await reply.json() if reply.status != 304 else None
 
     async def get(self, path: str, **query: Any) -> Any:
-        reply = await self.http.get(path, params=query)
-        assert reply.status_code == 200, reply.text
-        return reply.json()
+        status, found = await self.ask(path, **query)
+        assert status == 200, found
+        return found
 
     async def status(self, path: str, **query: Any) -> int:
-        return (await self.http.get(path, params=query)).status_code
+        return (await self.ask(path, **query))[0]
 
     async def whole(self, path: str, **query: Any) -> Any:
         """The reply when all is indexed."""
@@ -73,14 +66,12 @@ class Client:
                 return found
 
 
-@pytest.fixture
-async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(open_studio: OpenStudio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
     """A client that waits for small files to be indexed, however busy the machine is."""
-    monkeypatch.setattr("stateroom.studio.runs.SOON", PATIENCE)
+    monkeypatch.setattr("stateroom.studio.runs.INDEX_SECONDS", PATIENCE)
     (tmp_path / "runs").mkdir()
-    made = Client(tmp_path / "runs")
-    async with made.http:
-        yield made
+    return Client(await open_studio(studio=Studio(runs=tmp_path / "runs")))
 
 
 @pytest.fixture
@@ -236,7 +227,7 @@ async def test_there_are_rows_before_the_index_is_complete(
     client: Client, files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index_module, "FIRST_BATCH", 1000)
-    monkeypatch.setattr("stateroom.studio.runs.SOON", 0)
+    monkeypatch.setattr("stateroom.studio.runs.INDEX_SECONDS", 0)
     seen, advance = threading.Event(), RunIndex.advance
     batches = count()
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Locator, Page, Request, expect
 
 from stateroom.jsonl import write_rows
 from stateroom.rollout import RunFiles
@@ -184,8 +184,13 @@ async def test_the_list_of_episodes_sorts_and_opens_by_keyboard(server_of_growin
 
 async def test_an_unknown_run_is_told_once(served: Served, open_page: OpenPage, problems: list[str]) -> None:
     asked: list[str] = []
+
+    def note(request: Request) -> None:
+        if "/nothing" in request.url:
+            asked.append(request.url)
+
     page = await open_page("/studio/", served.url)
-    page.on("request", lambda request: "/nothing" in request.url and asked.append(request.url))
+    page.on("request", note)
     await page.clock.install()
     await page.goto("/studio/runs/nothing")
     await expect(page.get_by_role("alert")).to_have_count(1)

@@ -31,7 +31,7 @@ async def seed(served: Served) -> str:
 
 
 async def log(served: Served, path: str) -> list[dict[str, Any]]:
-    return (await ask(served, "GET", f"/studio/api{path}/log"))[1]["entries"]  # type: ignore[no-any-return]
+    return (await ask(served, "GET", f"/studio/api{path}/log"))[1]["entries"]
 
 
 async def is_idle(served: Served, session: str) -> bool:

@@ -72,7 +72,7 @@ async def test_a_large_store_is_measured_in_the_background(
 
     async def wait(store: Store, session: str) -> object:
         await go_on.wait()
-        return await size(store, session)  # type: ignore[arg-type]
+        return await size(store, session)
 
     monkeypatch.setattr(type(served.services.store), "size", wait)
     page = await open_page("/studio/store", served.url)

@@ -12,7 +12,7 @@ from playwright.async_api import Locator, Page, Request, expect
 from stateroom import Environment, Session, State, Verdict, tool
 from stateroom.errors import ToolError
 from stateroom.gallery import CounterEnvironment
-from stateroom.session import Retention, RetentionPolicy, Sessions, cached_session
+from stateroom.session import Retention, RetentionPolicy, Sessions
 from stateroom.store import open_store
 from stateroom.studio import Studio
 from tests.patience import PATIENCE
@@ -114,11 +114,8 @@ async def test_the_state_shown_at_a_revision_is_that_of_the_api(open_page: OpenP
     await expect(page.get_by_role("treegrid").get_by_role("row", selected=True)).to_contain_text("note 3")
 
 
-async def test_revisions_that_were_pruned_say_so(
-    open_page: OpenPage, served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cached_session, "MIN_SNAPSHOT", 100)
-    monkeypatch.setattr(cached_session, "SNAPSHOT_RATIO", 0)
+@pytest.mark.usefixtures("snapshot_every_commit")
+async def test_revisions_that_were_pruned_say_so(open_page: OpenPage, served: Served) -> None:
     session = await noted(served, 40)
     pruning = Retention(served.services.store, RetentionPolicy(keep=5), served.services.now)
     [(_, cut)] = [made async for made in pruning.carry_out()]

@@ -95,14 +95,14 @@ def test_the_documented_commands_make_a_model_and_train_it(tmp_path: Path) -> No
 
 
 def test_without_the_true_rewards_it_does_not_rise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    true = rollouts.advantages_of
+    true = vars(rollouts)["advantages_in_groups"]
 
-    async def shuffled(run: StoredRun, how: Any) -> Any:
-        found = await true(run, how)
+    async def shuffled(*given: Any) -> Any:
+        found = await true(*given)
         values = random.Random(0).sample([*found.values()], len(found))
         return {key: [value[0]] * len(found[key]) for key, value in zip(found, values, strict=True)}
 
-    monkeypatch.setattr(rollouts, "advantages_of", shuffled)
+    monkeypatch.setattr(rollouts, "advantages_in_groups", shuffled)
     before, after = learned(tmp_path, 0)
     assert after < before + 0.1
 

@@ -38,9 +38,11 @@ from .simulated_user import (
     UserSide as UserSide,
 )
 from .strategies import (
+    Bounds as Bounds,
     ClearToolResults as ClearToolResults,
     DropOldest as DropOldest,
     KeepLastTurns as KeepLastTurns,
+    Strategy as Strategy,
     Summarise as Summarise,
 )
 from .threads import (
@@ -55,4 +57,9 @@ from .transcripts import (
     request_of as request_of,
     task_items as task_items,
     transcript as transcript,
+)
+from .window import (
+    Size as Size,
+    Window as Window,
+    units_of as units_of,
 )

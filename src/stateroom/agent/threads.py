@@ -149,7 +149,7 @@ class Threads:
         environment, now = self.sessions.environment.name, self.sessions.runtime.now()
         wanted = HeadFilter(environment=environment, owner=user, status="live", at=now)
         last = None if after is None else Head(after[1], "", "", after[0], 0.0, 0)
-        heads = await self.store.find_heads(wanted, after=last, limit=limit + 1)
+        heads = await self.store.heads(wanted, after=last, limit=limit + 1)
         following = heads[limit - 1].age if len(heads) > limit else None
         threads = await asyncio.gather(*map(self._if_there, heads[:limit]))
         return ThreadPage([thread for thread in threads if thread is not None], following)

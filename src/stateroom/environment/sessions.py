@@ -13,7 +13,7 @@ from stateroom.environment.registry import registered
 from stateroom.errors import NotFound
 from stateroom.options import make_options
 from stateroom.session import BackgroundLoop, Blocking, SessionLimits, Sessions
-from stateroom.store import Head, Store, open_store
+from stateroom.store import Head, HeadFilter, Store, open_store
 
 
 class StoreSessions:
@@ -75,7 +75,7 @@ class SyncSessions:
 
     def heads(self, environment: str | None = None, limit: int = 20) -> list[Head]:
         """The newest sessions in the store, of any environment or of one; a head has an id, a revision, and so on."""
-        return self._loop.run(self._sessions.store.heads(environment=environment, limit=limit))
+        return self._loop.run(self._sessions.store.heads(HeadFilter(environment=environment), limit=limit))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

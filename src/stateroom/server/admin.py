@@ -109,7 +109,7 @@ class AdminAPI:
             max_reward=asked.max_reward,
         )
         last = None if asked.cursor is None else _last(asked.cursor, asked.order)
-        found = await self.services.store.find_heads(wanted, order=asked.order, after=last, limit=asked.limit + 1)
+        found = await self.services.store.heads(wanted, order=asked.order, after=last, limit=asked.limit + 1)
         page = found[: asked.limit]
         cursor = api.cursor_of(*place_of(page[-1], asked.order)) if len(found) > asked.limit else None
         return api.json_body({"sessions": [head_data(head, now) for head in page], "next": cursor})

@@ -127,7 +127,7 @@ class AdminActions:
             "replies": environment.reply_tool is not None,
             "task_schema": schema_of(environment.task_type),
             "state_schema": None if environment.state_type is None else schema_of(environment.state_type),
-            "examples": [] if examples is None else read_tasks(examples, environment)[:EXAMPLES],
+            "examples": [] if examples is None else [*read_tasks(examples, environment)[:EXAMPLES]],
             "model": served.name in self.models,
         }
 

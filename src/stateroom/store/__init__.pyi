@@ -3,10 +3,14 @@ from .contract import (
     Store as Store,
 )
 from .head_filter import (
+    ALL_SESSIONS as ALL_SESSIONS,
     HeadFilter as HeadFilter,
     Order as Order,
+    filter_newest as filter_newest,
+    page_of as page_of,
     place_of as place_of,
 )
+from .memory import MemoryStore as MemoryStore
 from .records import (
     NO_BLOBS as NO_BLOBS,
     Blobs as Blobs,

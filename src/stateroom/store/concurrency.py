@@ -1,10 +1,15 @@
-"""What stores share that serve many callers at a time: a gate that drains on close, and the size of a batch."""
+"""What stores share that serve many callers at a time: draining on close, batches, answers, and work on many items."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
 
 from stateroom.errors import StoreUnavailable
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Gate:
@@ -49,3 +54,27 @@ def first_batch(waiting: int) -> int:
     After a pause, all sessions are in step. From then on, one half makes its next calls while the other is written.
     """
     return waiting if waiting <= FEW else (waiting + 1) // 2
+
+
+def answer(caller: asyncio.Future[Any], result: Any = None, error: BaseException | None = None) -> None:
+    """Give a caller its result or error, unless it has stopped waiting."""
+    if caller.done():
+        return
+    if error is None:
+        caller.set_result(result)
+    else:
+        caller.set_exception(error)
+
+
+async def in_turn(items: Iterable[T], work: Callable[[T], Awaitable[R]], most: int) -> list[R]:
+    """Do work on many items, on `most` of them at the same time; the results in order."""
+    waiting = [*items]
+    results: dict[int, R] = {}
+    rest = iter(enumerate(waiting))
+
+    async def take() -> None:
+        for number, item in rest:
+            results[number] = await work(item)
+
+    await asyncio.gather(*(take() for _ in range(min(most, len(waiting)))))
+    return [results[number] for number in range(len(waiting))]

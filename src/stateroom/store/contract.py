@@ -16,11 +16,8 @@ from contextlib import suppress
 from typing import Self
 
 from stateroom.errors import BadData, UnknownSession
-from stateroom.store.head_filter import ALL, HeadFilter, Order, page_of
-from stateroom.store.records import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot
-
-PAGE = 200
-"""Number of heads read at a time when many sessions are listed."""
+from stateroom.store.head_filter import ALL_SESSIONS, PAGE, HeadFilter, Order
+from stateroom.store.records import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot, lost_fork
 
 
 class Store(ABC):
@@ -88,11 +85,12 @@ class Store(ABC):
 
     @abstractmethod
     async def heads(
-        self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
+        self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
-        """Heads, the newest first; `before` continues a listing after its last head.
+        """Heads that a filter lets through, in an order; `after` continues a list after its last head.
 
-        Damaged sessions are left out. A page shorter than `limit` is the last one.
+        Damaged sessions are left out. A page shorter than `limit` is the last one. `page_of` sorts and cuts a list of
+        all heads; `filter_newest` is for a store that can list its heads from the newest.
         """
 
     @abstractmethod
@@ -143,25 +141,6 @@ class Store(ABC):
         """The head of a session, live or not."""
         return (await self.load(session, 0)).head
 
-    async def find_heads(
-        self, wanted: HeadFilter = ALL, *, order: Order = "newest", after: Head | None = None, limit: int = 100
-    ) -> list[Head]:
-        """Heads that a filter lets through, in an order; `after` continues a list after its last head.
-
-        This reads heads from the newest until the page is full, and for another order all of them. Override it if
-        there can be many sessions. A page shorter than `limit` is the last one.
-        """
-        newest, environment = order == "newest", wanted.environment
-        size = limit if newest and wanted == HeadFilter(environment=environment) else max(limit, PAGE)
-        found: list[Head] = []
-        page = await self.heads(environment=environment, before=after if newest else None, limit=size)
-        while page:
-            found += filter(wanted.matches, page)
-            if newest and len(found) >= limit:
-                break
-            page = await self.heads(environment=environment, before=page[-1], limit=size)
-        return page_of(found, order, after, limit)
-
     async def children(self, session: str) -> list[Head]:
         """The heads of the sessions that were forked from this one, the oldest first."""
         await self.head(session)
@@ -180,12 +159,12 @@ class Store(ABC):
         """The number of live sessions. A server asks often: override this if there can be many sessions."""
         return sum([head.status(now) == "live" async for page in self.pages() for head in page])
 
-    async def pages(self, wanted: HeadFilter = ALL, order: Order = "newest") -> AsyncIterator[list[Head]]:
+    async def pages(self, wanted: HeadFilter = ALL_SESSIONS, order: Order = "newest") -> AsyncIterator[list[Head]]:
         """All heads that a filter lets through, in an order, in pages."""
-        page = await self.find_heads(wanted, order=order, limit=PAGE)
+        page = await self.heads(wanted, order=order, limit=PAGE)
         while page:
             yield page
-            page = await self.find_heads(wanted, order=order, after=page[-1], limit=PAGE)
+            page = await self.heads(wanted, order=order, after=page[-1], limit=PAGE)
 
     @property
     def maintenance(self) -> Maintenance:
@@ -240,7 +219,7 @@ class Maintenance:
         heads = {head.id: head async for page in self.store.pages() for head in page}
         suspects = [head for head in heads.values() if head.parent is not None and head.parent not in heads]
         return [
-            f"session {head.id!r}, forked from session {head.parent!r}, which is gone"
+            lost_fork(head.id, str(head.parent))
             for head in suspects
             if await self._has(head.id) and not await self._has(str(head.parent))  # it may have changed meanwhile
         ]

@@ -1,21 +1,25 @@
-"""Lists of sessions: which heads a list has, in which order, and the same as SQL."""
+"""Lists of sessions: which heads a list has, and in which order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from heapq import nlargest, nsmallest
 from operator import gt, lt
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
 from stateroom.store.records import Head, Status
 
-T = TypeVar("T")
+PAGE = 200
+"""Heads that are read at a time when many are listed."""
 
 Order = Literal["newest", "oldest", "reward"]
-"""The newest first, the oldest first, or the highest reward first; the last is a list of sessions with a verdict."""
+"""The newest first, the oldest first, or the highest reward first; the last is a list of sessions with a verdict.
+
+What is of one age is in the order of its ids, so that a list can go on after any head.
+"""
 
 
 class HeadFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,17 +40,19 @@ class HeadFilter(msgspec.Struct, frozen=True, kw_only=True):
     def matches(self, head: Head) -> bool:
         """Whether a list has this session."""
         return (
-            self.environment in (None, head.environment)
-            and self.owner in (None, head.owner)
+            all(getattr(self, name) in (None, getattr(head, name)) for name in EQUAL)
             and (self.status is None or self.status == head.status(self.at))
-            and self.phase in (None, head.phase)
             and head.id.startswith(self.prefix)
             and (self.min_reward is None or (head.reward is not None and head.reward >= self.min_reward))
             and (self.max_reward is None or (head.reward is not None and head.reward <= self.max_reward))
         )
 
 
-ALL = HeadFilter()
+ALL_SESSIONS = HeadFilter()
+"""The filter of a list that has all sessions."""
+
+EQUAL = ("environment", "owner", "phase")
+"""The fields of a filter that a head has too, with the same value."""
 
 
 def place_of(head: Head, order: Order) -> tuple[Any, ...]:
@@ -65,42 +71,25 @@ def page_of(heads: Iterable[Head], order: Order, after: Head | None, limit: int)
     return (nsmallest if order == "oldest" else nlargest)(limit, heads, key=place)
 
 
-# As SQL, for stores with a table of sessions whose columns are named as the fields of a head.
+async def filter_newest(
+    newest: Callable[[str | None, Head | None, int], Awaitable[list[Head]]],
+    wanted: HeadFilter,
+    order: Order,
+    after: Head | None,
+    limit: int,
+) -> list[Head]:
+    """A list, for a store that can only go through its heads from the newest.
 
-_STATUSES = {"live": "NOT closed AND expires > ?", "expired": "NOT closed AND expires <= ?", "closed": "closed"}
-
-
-def select_heads(
-    wanted: HeadFilter, order: Order, last: Sequence[T], value: Callable[[str | float], T], beyond: str
-) -> tuple[str, list[T]]:
-    """The clauses `WHERE … ORDER BY …` of a list, and the values for the `?` in them.
-
-    `last` are the values of the place that it goes on after, if any. `value` is how a text or a number is given to the
-    database, and `beyond` a literal that comes after every character.
+    `newest` gives those of an environment, or all, after one of them, or from the first, and a limit. This asks until
+    the page is full, and for another order it reads all of them.
     """
-    conditions: list[str] = ["reward IS NOT NULL"] if order == "reward" else []
-    values: list[T] = []
-    for condition, given in (
-        ("environment = ?", wanted.environment),
-        ("owner = ?", wanted.owner),
-        ("phase = ?", wanted.phase),
-        ("reward >= ?", wanted.min_reward),
-        ("reward <= ?", wanted.max_reward),
-    ):
-        if given is not None:
-            conditions.append(condition)
-            values.append(value(given))
-    if wanted.status is not None:
-        conditions.append(_STATUSES[wanted.status])
-        values += [value(wanted.at)] * (wanted.status != "closed")
-    if wanted.prefix:
-        conditions.append(f"id >= ? AND id < (? || {beyond})")
-        values += [value(wanted.prefix)] * 2
-    columns = ["reward", "created", "id"] if order == "reward" else ["created", "id"]
-    if last:
-        marks = ", ".join("?" * len(columns))
-        conditions.append(f"({', '.join(columns)}) {'>' if order == 'oldest' else '<'} ({marks})")
-        values += last
-    direction = "ASC" if order == "oldest" else "DESC"
-    ordered = ", ".join(f"{column} {direction}" for column in columns)
-    return f"WHERE {' AND '.join(conditions) or 'TRUE'} ORDER BY {ordered}", values
+    environment, in_order = wanted.environment, order == "newest"
+    size = limit if in_order and wanted == HeadFilter(environment=environment) else max(limit, PAGE)
+    heads: list[Head] = []
+    page = await newest(environment, after if in_order else None, size)
+    while page:
+        heads += filter(wanted.matches, page)
+        if in_order and len(heads) >= limit:
+            break
+        page = await newest(environment, page[-1], size)
+    return page_of(heads, order, after, limit)

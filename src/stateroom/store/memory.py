@@ -9,9 +9,9 @@ from typing import Self, TypeVar
 
 from msgspec.structs import replace
 
-from stateroom.errors import Conflict, DuplicateCall, SessionLeased, StoreFull, StoreUnavailable, UnknownSession
+from stateroom.errors import DuplicateCall, StoreFull, StoreUnavailable, UnknownSession
 from stateroom.store.contract import Store
-from stateroom.store.head_filter import ALL, HeadFilter, Order, page_of
+from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, page_of
 from stateroom.store.records import Blobs, Commit, Entry, Head, Loaded, Record, Snapshot, no_snapshot
 from stateroom.store.url import parse_url
 
@@ -22,7 +22,7 @@ _age = attrgetter("age")
 _revision = attrgetter("revision")
 
 
-class _Kept:
+class _Session:
     """All that is kept of one session."""
 
     __slots__ = ("blobs", "calls", "entries", "forks", "head", "snapshots")
@@ -60,7 +60,7 @@ class MemoryStore(Store):
 
     def __init__(self, max_sessions: int = MAX_SESSIONS) -> None:
         self.max_sessions = max_sessions
-        self._kept: dict[str, _Kept] | None = {}
+        self._kept: dict[str, _Session] | None = {}
 
     @classmethod
     async def open(cls, url: str) -> Self:
@@ -71,12 +71,12 @@ class MemoryStore(Store):
         self._kept = None
 
     @property
-    def _sessions(self) -> dict[str, _Kept]:
+    def _sessions(self) -> dict[str, _Session]:
         if self._kept is None:
             raise StoreUnavailable("this store is closed")
         return self._kept
 
-    def _find(self, session: str) -> _Kept:
+    def _find(self, session: str) -> _Session:
         try:
             return self._sessions[session]
         except KeyError:
@@ -86,16 +86,16 @@ class MemoryStore(Store):
         head = record.head
         kept = self._sessions.get(head.id)
         if kept is None:
-            self._add(_Kept(record))
+            self._add(_Session(record))
             return
         head.check_replaces(kept.head, new=new)
         entries, snapshots = _union(record.entries, kept.entries), _union(record.snapshots, kept.snapshots)
-        whole = _Kept(Record(head, entries, snapshots, kept.blobs))
+        whole = _Session(Record(head, entries, snapshots, kept.blobs))
         whole.add_blobs(record.blobs)
         whole.forks = kept.forks
         self._sessions[head.id] = whole
 
-    def _add(self, kept: _Kept) -> None:
+    def _add(self, kept: _Session) -> None:
         """Add a new session."""
         head = kept.head
         if len(self._sessions) >= self.max_sessions:
@@ -108,19 +108,14 @@ class MemoryStore(Store):
 
     async def append(self, commit: Commit) -> None:
         entry, kept = commit.entry, self._find(commit.session)
-        head = kept.head
-        head.check_live(entry.at)
-        if entry.call_id is not None and entry.call_id in kept.calls:
-            raise DuplicateCall(commit.session, entry.call_id)
-        if head.revision != entry.revision - 1 or head.fence != commit.fence:
-            raise Conflict(commit.session, entry.revision - 1)
+        kept.head.check_next(commit, duplicate=entry.call_id in kept.calls)
         kept.add_call(entry)
         kept.entries.append(entry)
         if commit.snapshot is not None:
             kept.snapshots.append(commit.snapshot)
         if commit.blobs:
             kept.add_blobs(commit.blobs)
-        kept.head = head.after(commit)
+        kept.head = kept.head.after(commit)
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
         kept = self._find(session)
@@ -129,36 +124,24 @@ class MemoryStore(Store):
 
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
         kept = self._find(session)
-        head = kept.head
-        if head.holder == holder:
-            kept.head = replace(head, leased_until=until)
-        elif head.leased(now):
-            raise SessionLeased(session)
-        else:
-            kept.head = replace(head, fence=head.fence + 1, holder=holder, leased_until=until)
+        kept.head = kept.head.leased_to(holder, now, until)
         return kept.head
 
     async def release(self, session: str, holder: str) -> None:
         kept = self._find(session)
-        if kept.head.holder == holder:
-            kept.head = replace(kept.head, holder=None, leased_until=0.0)
+        kept.head = kept.head.released_by(holder)
 
     async def head(self, session: str) -> Head:
         return self._find(session).head
 
     async def heads(
-        self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
-    ) -> list[Head]:
-        return await self.find_heads(HeadFilter(environment=environment), after=before, limit=limit)
-
-    async def find_heads(
-        self, wanted: HeadFilter = ALL, *, order: Order = "newest", after: Head | None = None, limit: int = 100
+        self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
         heads = (kept.head for kept in self._sessions.values())
         return page_of(filter(wanted.matches, heads), order, after, limit)
 
-    async def pages(self, wanted: HeadFilter = ALL, order: Order = "newest") -> AsyncIterator[list[Head]]:
-        if heads := await self.find_heads(wanted, order=order, limit=len(self._sessions)):  # sorted only once
+    async def pages(self, wanted: HeadFilter = ALL_SESSIONS, order: Order = "newest") -> AsyncIterator[list[Head]]:
+        if heads := await self.heads(wanted, order=order, limit=len(self._sessions)):  # sorted only once
             yield heads
 
     async def children(self, session: str) -> list[Head]:
@@ -217,8 +200,7 @@ class MemoryStore(Store):
             self._sessions[kept.head.parent].forks -= 1
 
     async def count(self, now: float) -> int:
-        heads = (kept.head for kept in self._sessions.values())
-        return sum(not head.closed and head.expires > now for head in heads)
+        return sum(kept.head.status(now) == "live" for kept in self._sessions.values())
 
 
 def _union(some: Sequence[_Revised], others: Sequence[_Revised]) -> list[_Revised]:

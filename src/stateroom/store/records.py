@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec.structs import replace
 
 from stateroom.errors import (
     BadData,
+    Conflict,
     DuplicateCall,
+    ForeignStore,
     OutdatedRecord,
     SessionClosed,
     SessionExpired,
+    SessionLeased,
+    StateroomError,
     StoreError,
+    StoreUnavailable,
     UnknownRevision,
+    UnknownSession,
 )
 
 Status = Literal["live", "closed", "expired"]
@@ -38,6 +44,42 @@ def damaged(session: object, error: Exception) -> BadData:
 def no_snapshot(session: str, revision: int) -> UnknownRevision:
     """The error for a prune at a revision without a snapshot."""
     return UnknownRevision(session, f"session {session!r} has no snapshot at revision {revision}")
+
+
+def refusal(reason: str, session: str, entry: Entry | None = None) -> StateroomError:
+    """The error for the reason, in a word, with which a script in a database refuses to change a session."""
+    match reason:
+        case "unknown":
+            return UnknownSession(session)
+        case "closed":
+            return SessionClosed(session)
+        case "expired":
+            return SessionExpired(session)
+        case "leased":
+            return SessionLeased(session)
+        case "duplicate" if entry is not None:
+            return DuplicateCall(session, str(entry.call_id))
+        case "conflict" if entry is not None:
+            return Conflict(session, entry.revision - 1)
+    return StoreUnavailable(f"unexpected answer of the store: {reason!r}")
+
+
+def check_version(place: str, version: int, newest: int) -> None:
+    """Refuse a store with a layout that a newer version of us has written."""
+    if version > newest:
+        raise ForeignStore(
+            f"{place} was written by a newer Stateroom (store version {version}; this one reads {newest}); upgrade"
+        )
+
+
+def lost_fork(fork: str, parent: str) -> str:
+    """What `Maintenance.orphans` says of a fork without its parent."""
+    return f"session {fork!r}, forked from session {parent!r}, which is gone"
+
+
+def lost_parts(kind: str, session: str) -> str:
+    """What `Maintenance.orphans` says of entries, snapshots or blobs without their session."""
+    return f"{kind} of session {session!r}, which is gone"
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -90,6 +132,27 @@ class Head(msgspec.Struct, frozen=True, gc=False):
             reward=self.reward if commit.reward is None else commit.reward,
         )
 
+    def leased_to(self, holder: str, now: float, until: float) -> Head:
+        """The head with a lease, or with a renewed one; see `Store.lease`."""
+        if self.holder == holder:
+            return replace(self, leased_until=until)
+        if self.leased(now):
+            raise SessionLeased(self.id)
+        return replace(self, fence=self.fence + 1, holder=holder, leased_until=until)
+
+    def released_by(self, holder: str) -> Head:
+        """The head without the holder's lease; see `Store.release`."""
+        return replace(self, holder=None, leased_until=0.0) if self.holder == holder else self
+
+    def check_next(self, commit: Commit, *, duplicate: bool) -> None:
+        """Raise unless the commit comes next; `duplicate` says whether the session has its call id already."""
+        entry = commit.entry
+        self.check_live(entry.at)
+        if duplicate:
+            raise DuplicateCall(self.id, str(entry.call_id))
+        if self.revision != entry.revision - 1 or self.fence != commit.fence:
+            raise Conflict(self.id, entry.revision - 1)
+
     def check_live(self, now: float) -> None:
         """Raise if nothing may be added to this session any more."""
         if self.closed:
@@ -116,25 +179,6 @@ class Head(msgspec.Struct, frozen=True, gc=False):
         return "expired" if self.expires <= now else "live"
 
 
-HEAD_COLUMNS = ", ".join(Head.__struct_fields__)
-"""The columns of a head in a table."""
-
-
-def head_of_row(row: Sequence[Any], to_text: Callable[[bytes], str]) -> Head:
-    """A head from a row of `HEAD_COLUMNS`, in which texts are bytes; `BadData` if it is damaged."""
-    try:
-        values = [to_text(value) if isinstance(value, bytes) else value for value in row]
-        fields = dict(zip(Head.__struct_fields__, values, strict=True))
-        return msgspec.convert({**fields, "closed": bool(fields["closed"])}, Head)
-    except DAMAGE as error:
-        raise damaged(shown(row[0]), error) from error
-
-
-def shown(text: bytes) -> str:
-    """A text that may be damaged, for a message."""
-    return text.decode("utf-8", "backslashreplace")
-
-
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """One step of a session's history."""
 
@@ -143,10 +187,6 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     at: float
     body: bytes
     call_id: str | None = None
-
-
-ENTRY_COLUMNS = ", ".join(Entry.__struct_fields__)
-"""The columns of an entry in a table, beside its session."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
@@ -203,6 +243,11 @@ class Record(msgspec.Struct, frozen=True):
         """The number of entries, and the bytes of entries, snapshots and blobs."""
         bodies = (*(entry.body for entry in self.entries), *(snapshot.body for snapshot in self.snapshots))
         return Size(len(self.entries), sum(map(len, (*bodies, *self.blobs.values()))))
+
+
+def field_types(kind: type[msgspec.Struct]) -> dict[str, type]:
+    """The fields of a head, an entry or a snapshot, and the type of each where it is not None."""
+    return {name: (get_args(hint) or (hint,))[0] for name, hint in get_type_hints(kind).items()}
 
 
 class Size(msgspec.Struct, frozen=True):

@@ -49,35 +49,18 @@ class RetryStore(WrappedStore):
     ) -> T:
         started = monotonic()
         with self._gate:
-            try:
-                return await work(*args, **kwargs)
-            except StoreUnavailable as error:
-                return await self._retry(started, error, operation, work, *args, **kwargs)
-
-    async def _retry(
-        self,
-        started: float,
-        error: StoreUnavailable,
-        operation: str,
-        work: Callable[P, Work[T]],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """Repeat an operation that failed once, though it may have been carried out."""
-        for failures in count(1):
-            await self._pause(failures, started, error)
-            try:
+            for failures in count():
                 try:
-                    return await work(*args, **kwargs)
-                except StoreUnavailable:
-                    raise
-                except StateroomError as refusal:
-                    if await self._was_done(operation, args, refusal):
-                        return cast(T, None)  # which is all that such an operation returns
-                    raise
-            except StoreUnavailable as another:
-                error = another
+                    try:
+                        return await work(*args, **kwargs)
+                    except StoreUnavailable:
+                        raise
+                    except StateroomError as refusal:
+                        if failures and await self._was_done(operation, args, refusal):
+                            return cast(T, None)  # which is all that such an operation returns
+                        raise
+                except StoreUnavailable as error:  # though it may have been carried out
+                    await self._pause(failures + 1, started, error)
         raise AssertionError
 
     async def _pause(self, failures: int, started: float, error: StoreUnavailable) -> None:

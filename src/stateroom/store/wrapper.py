@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from stateroom.errors import UnknownStore
 from stateroom.store.contract import Maintenance, Store
-from stateroom.store.head_filter import ALL, HeadFilter, Order
+from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order
 from stateroom.store.records import Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot
 
 P = ParamSpec("P")
@@ -25,9 +25,8 @@ T = TypeVar("T")
 Work = Coroutine[Any, Any, T]
 
 OPERATIONS = (
-    *("append", "blobs", "children", "count", "create", "delete", "entries", "export", "find_call", "find_heads"),
-    *("head", "heads", "lease", "load", "orphans", "prune", "release", "restore", "size", "sizes", "sweep", "touch"),
-    "vacuum",
+    *("append", "blobs", "children", "count", "create", "delete", "entries", "export", "find_call", "head", "heads"),
+    *("lease", "load", "orphans", "prune", "release", "restore", "size", "sizes", "sweep", "touch", "vacuum"),
 )
 """The names of operations that `WrappedStore.around` sees; `put` is `create` if the session is new, else `restore`."""
 
@@ -86,14 +85,9 @@ class WrappedStore(Store):
         return self.around("head", session, self.store.head, session)
 
     def heads(
-        self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
+        self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> Work[list[Head]]:
-        return self.around("heads", None, self.store.heads, environment=environment, before=before, limit=limit)
-
-    def find_heads(
-        self, wanted: HeadFilter = ALL, *, order: Order = "newest", after: Head | None = None, limit: int = 100
-    ) -> Work[list[Head]]:
-        return self.around("find_heads", None, self.store.find_heads, wanted, order=order, after=after, limit=limit)
+        return self.around("heads", None, self.store.heads, wanted, order=order, after=after, limit=limit)
 
     def children(self, session: str) -> Work[list[Head]]:
         return self.around("children", session, self.store.children, session)

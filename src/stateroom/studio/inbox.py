@@ -36,7 +36,7 @@ class InboxAPI:
         read_query(request, Nothing)
         now = self._services.now()
         wanted = HeadFilter(status="live", at=now, phase=WAITING)
-        heads = await self._services.store.find_heads(wanted, order="oldest", limit=LOOKED_AT)
+        heads = await self._services.store.heads(wanted, order="oldest", limit=LOOKED_AT)
         asked = await asyncio.gather(*map(self._asked_at, heads))
         waiting = sorted(zip(asked, heads, strict=True), key=lambda each: (each[0], each[1].age))
         listed = [{**head_data(head, now), "asked": at} for at, head in waiting[:MAX_QUESTIONS]]

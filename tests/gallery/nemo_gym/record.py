@@ -32,7 +32,7 @@ Call = tuple[str, str]
 Case = tuple[str, Row, list[Call]]
 
 RIGHT = [711, 407]
-ODD_ANSWERS = (
+ODD_ANSWERS: tuple[Any, ...] = (
     *(["711", "407"], ["711", 407], [711.0, 407.0], ["711.0", "407"], [" 711", "407 "], [711, 407.0, "299"]),
     *([711.5, 407], ["Blazing", "Warm"], ["Hot"], [None], [[711, 407]], [{"value": 711}], "711", "[711, 407]", 711),
     *(None, {}, {"0": 711}, True, [True], [False, 1], [-711, 407], [10**30], "", [""]),
@@ -49,11 +49,11 @@ def extraction_cases() -> Iterator[Case]:
         yield extracting({}, [submit(odd), submit(RIGHT)])
     for arguments in ODD_ARGUMENTS:
         yield extracting({}, [submit(RIGHT), ("extract_synonym_values", arguments)])
-    for answer in ([1, 0], [True, False], [True, 0], ["1", "0"], [0, 1], [1.0, -0.0]):
-        yield extracting({"expected_synonym_values": [1, 0]}, [submit(answer)])
+    for odd in ([1, 0], [True, False], [True, 0], ["1", "0"], [0, 1], [1.0, -0.0]):
+        yield extracting({"expected_synonym_values": [1, 0]}, [submit(odd)])
     for label in ("711", "Hot", ""):  # a label that is also a number can be submitted
-        for answer in (["711", 407], [711, 407], [""]):
-            yield extracting({"minefield_label": label}, [submit(answer)])
+        for odd in (["711", 407], [711, 407], [""]):
+            yield extracting({"minefield_label": label}, [submit(odd)])
     for word in ("Blazing", "Warm", "Hot", "", "é", "😀"):
         looked_up = ("get_synonym_value", json.dumps({"synonym": word}))
         yield extracting({}, [looked_up, submit(RIGHT)])

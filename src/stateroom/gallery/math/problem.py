@@ -71,48 +71,29 @@ class Story(NamedTuple):
     """Names for the quantities of a problem."""
 
     opening: str
-    sold: tuple[tuple[str, str], ...]
+    sold: dict[str, str]
     """Things and their prices."""
-    costs: tuple[str, ...]
+    costs: str
     people: str
 
 
 STORIES = (
+    Story("A bakery closes its books.", {"loaves": "loaf_price", "cakes": "cake_price"}, "rent flour wages", "bakers"),
+    Story("A choir has sung.", {"seats": "seat_price", "stands": "stand_price"}, "hall posters travel", "singers"),
     Story(
-        "A bakery closes its books.",
-        (("loaves", "loaf_price"), ("cakes", "cake_price")),
-        ("rent", "flour", "wages"),
-        "bakers",
-    ),
-    Story(
-        "A choir has sung.",
-        (("seats", "seat_price"), ("stands", "stand_price")),
-        ("hall", "posters", "travel"),
-        "singers",
-    ),
-    Story(
-        "A farm comes from the market.",
-        (("eggs", "egg_price"), ("melons", "melon_price")),
-        ("stall", "fuel", "feed"),
-        "farmers",
+        "A farm comes from the market.", {"eggs": "egg_price", "melons": "melon_price"}, "stall fuel feed", "farmers"
     ),
     Story(
         "A ferry counts its day.",
-        (("cars", "car_fare"), ("bicycles", "bicycle_fare")),
-        ("diesel", "harbour_fee", "repairs"),
+        {"cars": "car_fare", "bicycles": "bicycle_fare"},
+        "diesel harbour_fee repairs",
         "sailors",
     ),
     Story(
-        "A print shop writes its bills.",
-        (("books", "book_price"), ("maps", "map_price")),
-        ("paper", "ink", "postage"),
-        "printers",
+        "A print shop writes its bills.", {"books": "book_price", "maps": "map_price"}, "paper ink postage", "printers"
     ),
     Story(
-        "A school had its fair.",
-        (("games", "game_price"), ("waffles", "waffle_price")),
-        ("tents", "prizes", "batter"),
-        "classes",
+        "A school had its fair.", {"games": "game_price", "waffles": "waffle_price"}, "tents prizes batter", "classes"
     ),
 )
 
@@ -131,16 +112,17 @@ def solve(steps: Iterable[Step], quantities: Mapping[str, int]) -> dict[str, int
 def draw(rng: Random) -> tuple[str, dict[str, int], list[Step]]:
     """A problem: its prompt, and what that does not tell: the quantities, and the steps in order."""
     story = rng.choice(STORIES)
-    sold = rng.sample(story.sold, rng.randint(1, 2))
+    sold = rng.sample([*story.sold.items()], rng.randint(1, 2))
+    costs = story.costs.split()
     quantities = {name: rng.randint(30, 200) for name, _ in sold} | {name: rng.randint(5, 30) for _, name in sold}
-    quantities |= dict(zip(story.costs, rng.sample(range(10, 61), 3), strict=True))  # so that a wrong one shows
+    quantities |= dict(zip(costs, rng.sample(range(10, 61), 3), strict=True))  # so that a wrong one shows
     quantities[story.people] = rng.randint(3, 12)
     steps = [_step(f"from_{thing}", "multiply", thing, price) for thing, price in sold]
     if len(sold) == 2:
         steps.append(_step("income", "add", *(step.result for step in steps)))
     income = steps[-1].result
     value = solve(steps, quantities)[income]
-    costs = rng.sample(story.costs, 3)
+    costs = rng.sample(costs, 3)
     formulas = [Formula(operation="subtract", left=income, right=cost) for cost in costs[:2]]
     limit = value - rng.randint(-40, 39)  # above half of the time
     steps.append(Step(result="rest", formula=formulas[0], test=income, limit=limit, otherwise=formulas[1]))

@@ -8,19 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stateroom import ToolError, tool
-from stateroom.gallery.office.state import (
-    RESERVED,
-    Event,
-    Office,
-    clock_time,
-    find,
-    has_words,
-    id_of,
-    new_id,
-    page_of,
-    replace,
-    words,
-)
+from stateroom.gallery.office import records
+from stateroom.gallery.office.state import Contact, Event, Office
 
 OPENS, CLOSES = time(9), time(17)
 """Office hours."""
@@ -53,7 +42,7 @@ class CalendarTools:
             last_day: The last day of the meetings wanted.
             page: Which page of the results.
         """
-        wanted, attendee = words(query), id_of(state.contacts, attendee_id, "contact", "search_contacts")
+        wanted, attendee = records.words(query), records.id_of(state, Contact, attendee_id)
         found = [
             event
             for event in state.events.values()
@@ -61,9 +50,9 @@ class CalendarTools:
             and (not attendee or attendee in event.attendees)
             and (first_day is None or event.start.date() >= first_day)
             and (last_day is None or event.start.date() <= last_day)
-            and has_words(wanted, event.title)
+            and records.has_words(wanted, event.title)
         ]
-        return page_of(sorted(found, key=lambda event: (event.start, event.id)), page, _brief)
+        return records.page_of(sorted(found, key=lambda event: (event.start, event.id)), page, _brief)
 
     @tool(effect="read")
     def find_free_slot(
@@ -77,8 +66,8 @@ class CalendarTools:
             minutes: How long they must be free.
             event_id: A meeting that is to be moved, and so does not keep them busy.
         """
-        people = {find(state.contacts, each, "contact", "search_contacts").id for each in attendee_ids}
-        moved = id_of(state.events, event_id or "", "event", "list_events")
+        people = {records.find(state, Contact, each).id for each in attendee_ids}
+        moved = records.id_of(state, Event, event_id or "")
         busy = [
             (event.start, _end(event))
             for event in state.events.values()
@@ -109,18 +98,17 @@ class CalendarTools:
             start: When it begins, such as 2026-03-04T10:00.
             minutes: How long it takes.
         """
-        people = [find(state.contacts, each, "contact", "search_contacts").id for each in (organizer_id, *attendee_ids)]
+        people = [records.find(state, Contact, each).id for each in (organizer_id, *attendee_ids)]
         event = Event(
-            id=new_id("EV", state.events, RESERVED),
+            id=records.new_id("EV", state.events, records.RESERVED),
             title=title.strip(),
             organizer=people[0],
             attendees=tuple(sorted(set(people))),
-            start=clock_time(start),
+            start=records.clock_time(start),
             minutes=minutes,
             room="to be found",
         )
-        state.events[event.id] = event
-        return {"event_id": event.id}
+        return {"event_id": records.add(state.events, event)}
 
     @tool
     def move_event(self, state: Office, event_id: str, start: datetime) -> dict[str, Any]:
@@ -130,7 +118,7 @@ class CalendarTools:
             event_id: The meeting, such as EV-0001.
             start: When it begins from now on, such as 2026-03-04T10:00.
         """
-        event = replace(state.events, _standing(state, event_id), start=clock_time(start))
+        event = records.replace(state, _standing(state, event_id), start=records.clock_time(start))
         return {"start": event.start, "end": _end(event)}
 
     @tool
@@ -140,7 +128,7 @@ class CalendarTools:
         Args:
             event_id: The meeting, such as EV-0001.
         """
-        replace(state.events, _standing(state, event_id), cancelled=True)
+        records.replace(state, _standing(state, event_id), cancelled=True)
         return {"cancelled": True}
 
     @tool
@@ -152,9 +140,9 @@ class CalendarTools:
             contact_id: The person, such as C-0001.
         """
         event = _standing(state, event_id)
-        person = find(state.contacts, contact_id, "contact", "search_contacts")
+        person = records.find(state, Contact, contact_id)
         attendees = tuple(sorted({*event.attendees, person.id}))
-        return {"attendees": replace(state.events, event, attendees=attendees).attendees}
+        return {"attendees": records.replace(state, event, attendees=attendees).attendees}
 
     @tool
     def remove_attendee(self, state: Office, event_id: str, contact_id: str) -> dict[str, Any]:
@@ -168,11 +156,11 @@ class CalendarTools:
         if contact_id not in event.attendees:
             raise ToolError(f"{contact_id} does not take part in {event_id}: {', '.join(event.attendees)} do")
         attendees = tuple(each for each in event.attendees if each != contact_id)
-        return {"attendees": replace(state.events, event, attendees=attendees).attendees}
+        return {"attendees": records.replace(state, event, attendees=attendees).attendees}
 
 
 def _standing(state: Office, event_id: str) -> Event:
-    event = find(state.events, event_id, "event", "list_events")
+    event = records.find(state, Event, event_id)
     if event.cancelled:
         raise ToolError(f"event {event_id} was cancelled")
     return event

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stateroom import ToolError, tool
-from stateroom.gallery.office.state import Contact, Office, find, has_words, page_of, replace, words
+from stateroom.gallery.office import records
+from stateroom.gallery.office.state import Contact, Office
 
 
 class ContactTools:
@@ -20,15 +21,15 @@ class ContactTools:
             company: A part of the name of their company.
             page: Which page of the results.
         """
-        wanted, of = words(query), company.strip().lower()
+        wanted, of = records.words(query), company.strip().lower()
         found = [
             contact
             for contact in state.contacts.values()
             if contact.merged_into is None
             and of in contact.company.lower()
-            and has_words(wanted, contact.name, contact.email, contact.title)
+            and records.has_words(wanted, contact.name, contact.email, contact.title)
         ]
-        return page_of(found, page, _brief)
+        return records.page_of(found, page, _brief)
 
     @tool(effect="read")
     def get_contact(self, state: Office, contact_id: str) -> Contact:
@@ -37,7 +38,7 @@ class ContactTools:
         Args:
             contact_id: The person, such as C-0001.
         """
-        return find(state.contacts, contact_id, "contact", "search_contacts")
+        return records.find(state, Contact, contact_id)
 
     @tool
     def update_contact(
@@ -60,7 +61,7 @@ class ContactTools:
         changes = {name: value for name, value in given.items() if value}
         if not changes:
             raise ToolError("nothing to change: give an email, a phone or a title")
-        return replace(state.contacts, _current(state, contact_id), **changes)
+        return records.replace(state, _current(state, contact_id), **changes)
 
     @tool
     def merge_contacts(self, state: Office, keep_id: str, duplicate_id: str) -> dict[str, str]:
@@ -73,12 +74,12 @@ class ContactTools:
         keep, duplicate = _current(state, keep_id), _current(state, duplicate_id)
         if keep.id == duplicate.id:
             raise ToolError("keep_id and duplicate_id are the same entry")
-        replace(state.contacts, duplicate, merged_into=keep.id)
+        records.replace(state, duplicate, merged_into=keep.id)
         return {"kept": keep.id}
 
 
 def _current(state: Office, contact_id: str) -> Contact:
-    contact = find(state.contacts, contact_id, "contact", "search_contacts")
+    contact = records.find(state, Contact, contact_id)
     if contact.merged_into is not None:
         raise ToolError(f"contact {contact_id} was merged into {contact.merged_into}: use that one")
     return contact

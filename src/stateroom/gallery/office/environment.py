@@ -15,13 +15,13 @@ from stateroom.gallery.office.calendar import CalendarTools
 from stateroom.gallery.office.contacts import ContactTools
 from stateroom.gallery.office.expenses import ExpenseTools
 from stateroom.gallery.office.files import FileTools
-from stateroom.gallery.office.kinds import KINDS, Changes
+from stateroom.gallery.office.kinds import Changes
 from stateroom.gallery.office.mail import MailTools
 from stateroom.gallery.office.policies import DestructivePolicy, IdlePolicy, NoisyPolicy, ReferencePolicy
 from stateroom.gallery.office.projects import ProjectTools
 from stateroom.gallery.office.rules import broken, manager_reply
 from stateroom.gallery.office.state import Letter, Office
-from stateroom.gallery.office.tasks import add_records, make_task
+from stateroom.gallery.office.tasks import KINDS, add_records, make_task
 from stateroom.gallery.office.world import base_world
 
 IGNORED = (

@@ -11,21 +11,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from stateroom import ToolError, tool
-from stateroom.gallery.office.state import (
-    RESERVED,
-    Category,
-    Expense,
-    Office,
-    Payment,
-    Settlement,
-    find,
-    has_words,
-    id_of,
-    new_id,
-    page_of,
-    replace,
-    words,
-)
+from stateroom.gallery.office import records
+from stateroom.gallery.office.state import Category, Contact, Expense, Office, Payment, Settlement
 
 Amount = Annotated[float, Field(gt=0)]
 
@@ -35,12 +22,7 @@ class ExpenseTools:
 
     @tool(effect="read")
     def list_expenses(
-        self,
-        state: Office,
-        query: str = "",
-        employee_id: str = "",
-        status: Settlement | None = None,
-        page: int = 1,
+        self, state: Office, query: str = "", employee_id: str = "", status: Settlement | None = None, page: int = 1
     ) -> dict[str, Any]:
         """Expenses, by their number.
 
@@ -50,15 +32,15 @@ class ExpenseTools:
             status: What became of them.
             page: Which page of the results.
         """
-        wanted, employee = words(query), id_of(state.contacts, employee_id, "contact", "search_contacts")
+        wanted, employee = records.words(query), records.id_of(state, Contact, employee_id)
         found = [
             expense
             for expense in state.expenses.values()
             if (not employee or expense.employee == employee)
             and (status is None or expense.status == status)
-            and has_words(wanted, expense.vendor, expense.purpose, expense.receipt)
+            and records.has_words(wanted, expense.vendor, expense.purpose, expense.receipt)
         ]
-        return page_of(found, page, _brief)
+        return records.page_of(found, page, _brief)
 
     @tool(effect="read")
     def get_expense(self, state: Office, expense_id: str) -> Expense:
@@ -67,7 +49,7 @@ class ExpenseTools:
         Args:
             expense_id: The expense, such as EX-0001.
         """
-        return _expense(state, expense_id)
+        return records.find(state, Expense, expense_id)
 
     @tool
     def file_expense(
@@ -90,9 +72,9 @@ class ExpenseTools:
             receipt: The number of the receipt.
             spent_on: When.
         """
-        employee = find(state.contacts, employee_id, "contact", "search_contacts")
+        employee = records.find(state, Contact, employee_id)
         expense = Expense(
-            id=new_id("EX", state.expenses, RESERVED),
+            id=records.new_id("EX", state.expenses, records.RESERVED),
             employee=employee.id,
             vendor=vendor.strip(),
             category=category,
@@ -100,8 +82,7 @@ class ExpenseTools:
             receipt=receipt.strip(),
             spent_on=spent_on,
         )
-        state.expenses[expense.id] = expense
-        return {"expense_id": expense.id}
+        return {"expense_id": records.add(state.expenses, expense)}
 
     @tool
     def categorise_expense(self, state: Office, expense_id: str, category: Category) -> dict[str, str]:
@@ -111,7 +92,7 @@ class ExpenseTools:
             expense_id: The expense, such as EX-0001.
             category: The kind of thing.
         """
-        return {"category": replace(state.expenses, _unsettled(state, expense_id), category=category).category}
+        return {"category": records.replace(state, _unsettled(state, expense_id), category=category).category}
 
     @tool
     def approve_expense(self, state: Office, expense_id: str) -> dict[str, str]:
@@ -120,7 +101,7 @@ class ExpenseTools:
         Args:
             expense_id: The expense, such as EX-0001.
         """
-        return {"status": replace(state.expenses, _unsettled(state, expense_id), status="approved").status}
+        return {"status": records.replace(state, _unsettled(state, expense_id), status="approved").status}
 
     @tool
     def reject_expense(self, state: Office, expense_id: str, reason: str) -> dict[str, str]:
@@ -130,7 +111,7 @@ class ExpenseTools:
             expense_id: The expense, such as EX-0001.
             reason: Why.
         """
-        rejected = replace(state.expenses, _unsettled(state, expense_id), status="rejected", note=reason)
+        rejected = records.replace(state, _unsettled(state, expense_id), status="rejected", note=reason)
         return {"status": rejected.status}
 
     @tool(effect="external")
@@ -141,21 +122,17 @@ class ExpenseTools:
             expense_id: The expense, such as EX-0001.
             amount: How much to pay.
         """
-        expense = _expense(state, expense_id)
+        expense = records.find(state, Expense, expense_id)
         if expense.status not in ("approved", "paid"):
             raise ToolError(f"expense {expense_id} is {expense.status}: only what is approved can be paid")
-        payment = Payment(id=new_id("PAY", state.payments), expense=expense.id, amount=round(amount, 2))
+        payment = Payment(id=records.new_id("PAY", state.payments), expense=expense.id, amount=round(amount, 2))
         state.payments[payment.id] = payment
-        replace(state.expenses, expense, status="paid")
+        records.replace(state, expense, status="paid")
         return {"payment_id": payment.id, "paid": payment.amount}
 
 
-def _expense(state: Office, expense_id: str) -> Expense:
-    return find(state.expenses, expense_id, "expense", "list_expenses")
-
-
 def _unsettled(state: Office, expense_id: str) -> Expense:
-    expense = _expense(state, expense_id)
+    expense = records.find(state, Expense, expense_id)
     if expense.status in ("paid", "rejected"):
         raise ToolError(f"expense {expense_id} is {expense.status} already")
     return expense

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from stateroom import ToolError, tool
-from stateroom.gallery.office.state import File, Office, find, has_words, page_of, replace, words
+from stateroom import tool
+from stateroom.gallery.office import records
+from stateroom.gallery.office.state import Contact, File, Office
 
 
 class FileTools:
@@ -28,9 +29,9 @@ class FileTools:
             query: The words.
             page: Which page of the results.
         """
-        wanted = words(query)
-        found = [file for file in state.files.values() if has_words(wanted, file.name, file.folder)]
-        return page_of(found, page, _brief)
+        wanted = records.words(query)
+        found = [file for file in state.files.values() if records.has_words(wanted, file.name, file.folder)]
+        return records.page_of(found, page, _brief)
 
     @tool(effect="read")
     def read_file(self, state: Office, file_id: str) -> File:
@@ -39,7 +40,7 @@ class FileTools:
         Args:
             file_id: The file, such as F-0001.
         """
-        return _file(state, file_id)
+        return records.find(state, File, file_id)
 
     @tool
     def share_file(self, state: Office, file_id: str, contact_id: str) -> dict[str, Any]:
@@ -49,10 +50,10 @@ class FileTools:
             file_id: The file, such as F-0001.
             contact_id: The person, such as C-0001.
         """
-        file = _file(state, file_id)
-        person = find(state.contacts, contact_id, "contact", "search_contacts")
+        file = records.find(state, File, file_id)
+        person = records.find(state, Contact, contact_id)
         shared_with = tuple(sorted({*file.shared_with, person.id}))
-        return {"shared_with": replace(state.files, file, shared_with=shared_with).shared_with}
+        return {"shared_with": records.replace(state, file, shared_with=shared_with).shared_with}
 
     @tool
     def rename_file(self, state: Office, file_id: str, new_name: str) -> dict[str, str]:
@@ -62,10 +63,8 @@ class FileTools:
             file_id: The file, such as F-0001.
             new_name: What it is called from now on, with its ending.
         """
-        file = _file(state, file_id)
-        if not new_name.strip():
-            raise ToolError("new_name: should not be empty")
-        return {"name": replace(state.files, file, name=new_name.strip()).name}
+        file = records.find(state, File, file_id)
+        return {"name": records.replace(state, file, name=records.filled("new_name", new_name)).name}
 
     @tool
     def move_file(self, state: Office, file_id: str, folder: str) -> dict[str, str]:
@@ -75,14 +74,8 @@ class FileTools:
             file_id: The file, such as F-0001.
             folder: The folder.
         """
-        file = _file(state, file_id)
-        if not folder.strip(" /"):
-            raise ToolError("folder: should not be empty")
-        return {"folder": replace(state.files, file, folder=folder.strip(" /")).folder}
-
-
-def _file(state: Office, file_id: str) -> File:
-    return find(state.files, file_id, "file", "search_files")
+        file = records.find(state, File, file_id)
+        return {"folder": records.replace(state, file, folder=records.filled("folder", folder.strip(" /"))).folder}
 
 
 def _brief(file: File) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from datetime import date
 from typing import Any
 
 from stateroom import ToolError, tool
-from stateroom.gallery.office.state import Letter, Mail, Office, find, has_words, new_id, page_of, replace, words
+from stateroom.gallery.office import records
+from stateroom.gallery.office.state import File, Letter, Mail, Office
 
 
 class MailTools:
@@ -31,7 +32,7 @@ class MailTools:
             since: The first day of the mails wanted.
             page: Which page of the results.
         """
-        wanted, by = words(query), sender.strip().lower()
+        wanted, by = records.words(query), sender.strip().lower()
         found = [
             mail
             for mail in state.mails.values()
@@ -39,9 +40,9 @@ class MailTools:
             and by in mail.sender
             and (not label or label in mail.labels)
             and (since is None or mail.sent_at.date() >= since)
-            and has_words(wanted, mail.subject, mail.body)
+            and records.has_words(wanted, mail.subject, mail.body)
         ]
-        return page_of(sorted(found, key=lambda mail: mail.sent_at, reverse=True), page, _brief)
+        return records.page_of(sorted(found, key=lambda mail: mail.sent_at, reverse=True), page, _brief)
 
     @tool(effect="read")
     def read_mail(self, state: Office, mail_id: str) -> Mail:
@@ -50,7 +51,7 @@ class MailTools:
         Args:
             mail_id: The mail, such as M-0001.
         """
-        return _mail(state, mail_id)
+        return records.find(state, Mail, mail_id)
 
     @tool
     def label_mail(self, state: Office, mail_id: str, label: str) -> dict[str, Any]:
@@ -60,11 +61,10 @@ class MailTools:
             mail_id: The mail, such as M-0001.
             label: The label.
         """
-        mail = _mail(state, mail_id)
-        if not label.strip():
-            raise ToolError("label: should not be empty")
+        mail = records.find(state, Mail, mail_id)
+        records.filled("label", label)
         if label not in mail.labels:
-            mail = replace(state.mails, mail, labels=(*mail.labels, label))
+            mail = records.replace(state, mail, labels=(*mail.labels, label))
         return {"labels": mail.labels}
 
     @tool
@@ -74,7 +74,7 @@ class MailTools:
         Args:
             mail_id: The mail, such as M-0001.
         """
-        replace(state.mails, _mail(state, mail_id), archived=True)
+        records.replace(state, records.find(state, Mail, mail_id), archived=True)
         return {"archived": True}
 
     @tool
@@ -86,9 +86,8 @@ class MailTools:
             subject: Its subject.
             body: Its text.
         """
-        draft = Letter(id=new_id("D", state.drafts), to=_addresses(to), subject=subject, body=body)
-        state.drafts[draft.id] = draft
-        return {"draft_id": draft.id}
+        draft = Letter(id=records.new_id("D", state.drafts), to=_addresses(to), subject=subject, body=body)
+        return {"draft_id": records.add(state.drafts, draft)}
 
     @tool(effect="external")
     def send_mail(
@@ -110,24 +109,17 @@ class MailTools:
             attachments: Files that go with it, such as F-0001.
         """
         if in_reply_to is not None:
-            in_reply_to = _mail(state, in_reply_to).id
-        attached = tuple(
-            find(state.files, file_id, "file", "search_files").id for file_id in dict.fromkeys(attachments or ())
-        )
+            in_reply_to = records.find(state, Mail, in_reply_to).id
+        attached = tuple(records.find(state, File, file_id).id for file_id in dict.fromkeys(attachments or ()))
         letter = Letter(
-            id=new_id("S", state.outbox),
+            id=records.new_id("S", state.outbox),
             to=_addresses(to),
             subject=subject,
             body=body,
             in_reply_to=in_reply_to,
             attachments=attached,
         )
-        state.outbox[letter.id] = letter
-        return {"sent_id": letter.id}
-
-
-def _mail(state: Office, mail_id: str) -> Mail:
-    return find(state.mails, mail_id, "mail", "search_mail")
+        return {"sent_id": records.add(state.outbox, letter)}
 
 
 def _brief(mail: Mail) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from stateroom.gallery.office.kinds import Say, recognise
+from stateroom.gallery.office.kinds import Say
+from stateroom.gallery.office.tasks import recognise
 from stateroom.model import Item, Noisy, Policy, function_call, message, outputs_of, text_of
 
 LOOKS = ("search_", "read_", "list_", "get_", "find_")

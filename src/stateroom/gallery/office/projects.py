@@ -6,21 +6,8 @@ from datetime import date
 from typing import Any
 
 from stateroom import ToolError, tool
-from stateroom.gallery.office.state import (
-    RESERVED,
-    Office,
-    Priority,
-    Progress,
-    Project,
-    Ticket,
-    find,
-    has_words,
-    id_of,
-    new_id,
-    page_of,
-    replace,
-    words,
-)
+from stateroom.gallery.office import records
+from stateroom.gallery.office.state import Contact, Office, Priority, Progress, Project, Ticket
 
 
 class ProjectTools:
@@ -34,9 +21,11 @@ class ProjectTools:
             query: Words that must all be in the name or the client's.
             page: Which page of the results.
         """
-        wanted = words(query)
-        found = [project for project in state.projects.values() if has_words(wanted, project.name, project.client)]
-        return page_of(found, page, _brief_project)
+        wanted = records.words(query)
+        found = [
+            project for project in state.projects.values() if records.has_words(wanted, project.name, project.client)
+        ]
+        return records.page_of(found, page, _brief_project)
 
     @tool(effect="read")
     def search_tickets(
@@ -57,18 +46,18 @@ class ProjectTools:
             status: How far they are; closed ones are left out unless asked for.
             page: Which page of the results.
         """
-        wanted = words(query)
-        project = id_of(state.projects, project_id, "project", "list_projects")
-        assignee = id_of(state.contacts, assignee_id, "contact", "search_contacts")
+        wanted = records.words(query)
+        project = records.id_of(state, Project, project_id)
+        assignee = records.id_of(state, Contact, assignee_id)
         found = [
             ticket
             for ticket in state.tickets.values()
             if (ticket.status == status if status else ticket.status != "closed")
             and (not project or ticket.project == project)
             and (not assignee or ticket.assignee == assignee)
-            and has_words(wanted, ticket.title)
+            and records.has_words(wanted, ticket.title)
         ]
-        return page_of(found, page, _brief_ticket)
+        return records.page_of(found, page, _brief_ticket)
 
     @tool(effect="read")
     def get_ticket(self, state: Office, ticket_id: str) -> Ticket:
@@ -77,7 +66,7 @@ class ProjectTools:
         Args:
             ticket_id: The ticket, such as T-0001.
         """
-        return _ticket(state, ticket_id)
+        return records.find(state, Ticket, ticket_id)
 
     @tool
     def create_ticket(
@@ -100,10 +89,10 @@ class ProjectTools:
             priority: How urgent it is.
             description: What is to be done.
         """
-        project = find(state.projects, project_id, "project", "list_projects")
-        assignee = find(state.contacts, assignee_id, "contact", "search_contacts")
+        project = records.find(state, Project, project_id)
+        assignee = records.find(state, Contact, assignee_id)
         ticket = Ticket(
-            id=new_id("T", state.tickets, RESERVED),
+            id=records.new_id("T", state.tickets, records.RESERVED),
             project=project.id,
             title=title.strip(),
             description=description,
@@ -112,8 +101,7 @@ class ProjectTools:
             due=due,
             priority=priority,
         )
-        state.tickets[ticket.id] = ticket
-        return {"ticket_id": ticket.id}
+        return {"ticket_id": records.add(state.tickets, ticket)}
 
     @tool
     def assign_ticket(self, state: Office, ticket_id: str, assignee_id: str) -> dict[str, str]:
@@ -123,8 +111,8 @@ class ProjectTools:
             ticket_id: The ticket, such as T-0001.
             assignee_id: Who is to work on it, such as C-0001.
         """
-        assignee = find(state.contacts, assignee_id, "contact", "search_contacts")
-        replace(state.tickets, _unclosed(state, ticket_id), assignee=assignee.id)
+        assignee = records.find(state, Contact, assignee_id)
+        records.replace(state, _unclosed(state, ticket_id), assignee=assignee.id)
         return {"assignee": assignee.name}
 
     @tool
@@ -135,10 +123,9 @@ class ProjectTools:
             ticket_id: The ticket, such as T-0001.
             text: The comment.
         """
-        ticket = _ticket(state, ticket_id)
-        if not text.strip():
-            raise ToolError("text: should not be empty")
-        return {"comments": len(replace(state.tickets, ticket, comments=(*ticket.comments, text.strip())).comments)}
+        ticket = records.find(state, Ticket, ticket_id)
+        changed = records.replace(state, ticket, comments=(*ticket.comments, records.filled("text", text)))
+        return {"comments": len(changed.comments)}
 
     @tool
     def set_priority(self, state: Office, ticket_id: str, priority: Priority) -> dict[str, str]:
@@ -148,7 +135,7 @@ class ProjectTools:
             ticket_id: The ticket, such as T-0001.
             priority: How urgent it is.
         """
-        return {"priority": replace(state.tickets, _unclosed(state, ticket_id), priority=priority).priority}
+        return {"priority": records.replace(state, _unclosed(state, ticket_id), priority=priority).priority}
 
     @tool
     def close_ticket(self, state: Office, ticket_id: str) -> dict[str, str]:
@@ -157,15 +144,11 @@ class ProjectTools:
         Args:
             ticket_id: The ticket, such as T-0001.
         """
-        return {"status": replace(state.tickets, _unclosed(state, ticket_id), status="closed").status}
-
-
-def _ticket(state: Office, ticket_id: str) -> Ticket:
-    return find(state.tickets, ticket_id, "ticket", "search_tickets")
+        return {"status": records.replace(state, _unclosed(state, ticket_id), status="closed").status}
 
 
 def _unclosed(state: Office, ticket_id: str) -> Ticket:
-    ticket = _ticket(state, ticket_id)
+    ticket = records.find(state, Ticket, ticket_id)
     if ticket.status == "closed":
         raise ToolError(f"ticket {ticket_id} is closed")
     return ticket

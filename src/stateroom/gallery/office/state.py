@@ -1,23 +1,16 @@
-"""The state of the office: small records by id, and how tools find and replace them.
+"""The state of the office: small records by id.
 
 Records are frozen: a tool replaces a record, so a search reads all of them without making drafts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from stateroom import State, ToolError
-
-PAGE = 20
-"""Results per page."""
-
-RESERVED = 100
-"""Ids for the records that a task adds."""
+from stateroom import State
 
 Priority = Literal["low", "normal", "high", "urgent"]
 Progress = Literal["open", "in_progress", "closed"]
@@ -156,62 +149,3 @@ class Office(State):
     approvals: dict[str, Approval] = {}
     puzzled: int = 0
     """Messages that the manager did not understand."""
-
-
-R = TypeVar("R", bound=Record)
-
-
-def new_id(prefix: str, table: Mapping[str, Record], reserved: int = 0) -> str:
-    """The id of a new record: the next number, because records are never removed; some ids are reserved."""
-    return f"{prefix}-{len(table) + reserved + 1:04}"
-
-
-def find(table: Mapping[str, R], record_id: str, kind: str, search: str) -> R:
-    """A record by its id; the error names the tool that finds ids."""
-    found = table.get(record_id.strip())
-    if found is None:
-        raise ToolError(f"there is no {kind} {record_id!r}; {search} finds their ids")
-    return found
-
-
-def id_of(table: Mapping[str, Record], record_id: str, kind: str, search: str) -> str:
-    """The id to filter by, or an empty one. Raises `ToolError` for an unknown id, so that the model notices."""
-    return find(table, record_id, kind, search).id if record_id.strip() else ""
-
-
-def replace(table: dict[str, R], record: R, **changes: Any) -> R:
-    """Replace a record by a changed copy."""
-    changed = record.model_copy(update=changes)
-    table[record.id] = changed
-    return changed
-
-
-def words(query: str) -> list[str]:
-    """The words of a query."""
-    return query.lower().split()
-
-
-def has_words(wanted: list[str], *texts: str) -> bool:
-    """Whether the texts contain all words."""
-    if not wanted:
-        return True
-    text = "\n".join(texts).lower()
-    for word in wanted:  # a loop: this runs for each of thousands of records  # noqa: SIM110
-        if word not in text:
-            return False
-    return True
-
-
-def page_of(found: Iterable[R], page: int, brief: Callable[[R], dict[str, Any]]) -> dict[str, Any]:
-    """A page of results, and their total number."""
-    results = list(found)
-    pages = max(1, -(-len(results) // PAGE))
-    if not 1 <= page <= pages:
-        raise ToolError(f"page: there are {pages}, so it should be from 1 to {pages}")
-    shown = results[(page - 1) * PAGE : page * PAGE]
-    return {"found": len(results), "page": page, "pages": pages, "results": [brief(record) for record in shown]}
-
-
-def clock_time(moment: datetime) -> datetime:
-    """A time without time zone and seconds: the office has one clock."""
-    return moment.replace(tzinfo=None, second=0, microsecond=0)

@@ -1,4 +1,4 @@
-"""Tasks: a kind is drawn and worded, and its script runs once to record the gold actions."""
+"""All kinds of tasks. To make one, a kind is drawn and worded, and its script runs once to record the gold actions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,55 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from stateroom.environment import Tool
-from stateroom.gallery.office.kinds import KINDS, Call, Changes, Drawn, Kind
+from stateroom.gallery.office.kinds import Asked, Call, Changes, Drawn, Kind, meetings, money, simple, teamwork
 from stateroom.gallery.office.rules import INSTRUCTIONS, manager_reply
 from stateroom.gallery.office.state import Office
 from stateroom.gallery.office.world import base_world
 from stateroom.state import DraftContext, draft_of
+
+KINDS: tuple[Kind, ...] = (
+    simple.SetPriority(),
+    simple.CloseTicket(),
+    simple.RenameFile(),
+    simple.MoveFile(),
+    simple.NewPhone(),
+    simple.Categorise(),
+    simple.FileMail(),
+    meetings.Invite(),
+    teamwork.ShareWithTeam(),
+    meetings.MovedMeeting(),
+    meetings.CommonSlot(),
+    meetings.Reschedule(),
+    teamwork.AnswerStatus(),
+    teamwork.MergeDuplicates(),
+    money.SettleExpense(),
+    meetings.ClearDay(),
+    teamwork.CoverLeave(),
+    teamwork.Kickoff(),
+    money.FileReceipt(),
+    money.SettleLarge(),
+    money.ShareOutside(),
+    money.FileLarge(),
+    money.SettleTrip(),
+    money.SettleSplit(),
+    teamwork.Handover(),
+)
+"""All kinds of tasks, from short to long."""
 
 MAX_DRAWS = 20
 """Draws of a kind, until one can be done."""
 
 EACH = 10
 """Example tasks of each kind; kinds with a manager get half as many more."""
+
+
+def recognise(prompt: str) -> tuple[Kind, Asked] | None:
+    """The kind of a task, and what it asks, by the wording of its prompt; None for an unknown one."""
+    for kind in KINDS:
+        asked = kind.read(prompt)
+        if asked is not None:
+            return kind, asked
+    return None
 
 
 def make_task(kind: Kind, rng: Random, tools: Mapping[str, Tool]) -> dict[str, Any]:

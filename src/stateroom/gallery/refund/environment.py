@@ -10,22 +10,8 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from stateroom import Environment, Episode, SessionInfo, State, Task, ToolError, Verdict, tool
 from stateroom.agent import SimulatedUser, UserSide
+from stateroom.gallery.refund import shop
 from stateroom.gallery.refund.policies import NoisyPolicy, ReferencePolicy
-from stateroom.gallery.refund.shop import (
-    ANOTHER,
-    DAYS,
-    INSTRUCTIONS,
-    LIMIT,
-    MAX_PUZZLED,
-    OPENING,
-    PUZZLED,
-    RULES,
-    Order,
-    Wish,
-    answer,
-    due,
-    role,
-)
 from stateroom.model import Model
 
 ITEMS = {"kettle": 39.9, "lamp": 64.0, "rucksack": 89.5, "radio": 120.0, "office chair": 249.0, "bicycle": 680.0}
@@ -44,7 +30,7 @@ class Settled(BaseModel):
 
 
 class Desk(State):
-    orders: dict[str, Order] = {}
+    orders: dict[str, shop.Order] = {}
     settled: dict[str, Settled] = {}
     wish: int = 0
     """The index of the customer's current wish."""
@@ -56,14 +42,14 @@ class Desk(State):
 
 class RefundTask(Task):
     email: str
-    orders: dict[str, Order]
-    wishes: list[Wish] = Field(min_length=1)
+    orders: dict[str, shop.Order]
+    wishes: list[shop.Wish] = Field(min_length=1)
     manager: Literal["yes", "no"] | None = None
     """The manager's answer to a refund above the limit; None asks a person."""
 
     @field_validator("wishes")
     @classmethod
-    def _are_of_orders(cls, wishes: list[Wish], info: ValidationInfo) -> list[Wish]:
+    def _are_of_orders(cls, wishes: list[shop.Wish], info: ValidationInfo) -> list[shop.Wish]:
         for wish in wishes:
             if wish.order_id not in info.data.get("orders", {}):
                 raise ValueError(f"there is no order {wish.order_id!r}")
@@ -80,7 +66,7 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
     policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
 
     def __init__(self, user_model: Model | str | None = None) -> None:
-        self.customer = None if user_model is None else SimulatedUser(user_model, INSTRUCTIONS)
+        self.customer = None if user_model is None else SimulatedUser(user_model, shop.INSTRUCTIONS)
 
     def seed(self, task: RefundTask) -> Desk:
         return Desk(orders=task.orders)
@@ -123,7 +109,7 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
         if not 0 < amount <= order.price:
             raise ToolError(f"amount: should be above 0, and at most the price, {order.price:.2f}")
         manager = "not asked"
-        if amount > LIMIT:
+        if amount > shop.LIMIT:
             said = session.task.manager
             if said is None:
                 said = str(ask(f"A refund of {amount:.2f} for the {order.item} (order {order_id}): yes or no?"))
@@ -145,23 +131,23 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
 
     async def reply(self, state: Desk, task: RefundTask, rng: Random, message: str) -> str | None:
         if self.customer is not None:
-            about = role(task.email, task.wishes)
+            about = shop.role(task.email, task.wishes)
             return await self.customer.reply(state.customer, message, about=about, seed=rng.getrandbits(32))
         if state.wish == len(task.wishes):
             return None
         wish = task.wishes[state.wish]
         if wish.order_id in state.settled:
             state.wish += 1
-            return ANOTHER if state.wish < len(task.wishes) else None
-        said = answer(task.email, wish, message)
+            return shop.ANOTHER if state.wish < len(task.wishes) else None
+        said = shop.answer(task.email, wish, message)
         if said is None:
             state.puzzled += 1
-            return PUZZLED if state.puzzled < MAX_PUZZLED else None
+            return shop.PUZZLED if state.puzzled < shop.MAX_PUZZLED else None
         return said
 
     def verify(self, state: Desk, episode: Episode) -> Verdict:
         task: RefundTask = episode.task
-        expected = {wish.order_id: due(task.orders[wish.order_id], wish.reason) for wish in task.wishes}
+        expected = {wish.order_id: shop.due(task.orders[wish.order_id], wish.reason) for wish in task.wishes}
         found = {order_id: each.due for order_id, each in state.settled.items()}
         right = sum(abs(found.get(order_id, -1) - amount) < 0.005 for order_id, amount in expected.items())
         others = len(found.keys() - expected.keys())
@@ -195,12 +181,12 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
                 }
         bought = [order_id for order_id, order in orders.items() if order["email"].startswith(mine)]
         wishes = [
-            {"order_id": order_id, "item": orders[order_id]["item"], "reason": rng.choice(sorted(DAYS))}
+            {"order_id": order_id, "item": orders[order_id]["item"], "reason": rng.choice(sorted(shop.DAYS))}
             for order_id in rng.sample(bought, rng.randint(1, 2))
         ]
         return {
             "responses_create_params": {
-                "input": [{"role": "system", "content": RULES}, {"role": "user", "content": OPENING}]
+                "input": [{"role": "system", "content": shop.RULES}, {"role": "user", "content": shop.OPENING}]
             },
             "email": f"{mine}@example.com",
             "orders": orders,
@@ -209,14 +195,14 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
         }
 
 
-def _order(state: Desk, order_id: str) -> Order:
+def _order(state: Desk, order_id: str) -> shop.Order:
     found = state.orders.get(order_id)
     if found is None:
         raise ToolError(f"there is no order {order_id!r}")
     return found
 
 
-def _unsettled(state: Desk, order_id: str) -> Order:
+def _unsettled(state: Desk, order_id: str) -> shop.Order:
     order = _order(state, order_id)
     if order_id in state.settled:
         raise ToolError(f"order {order_id} is settled already")

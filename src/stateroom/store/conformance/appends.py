@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -15,21 +16,10 @@ from stateroom.errors import (
     StoreError,
     UnknownSession,
 )
-from stateroom.store import Commit, Entry, Loaded, Snapshot, Store, open_store
-from stateroom.store.conformance.helpers import (
-    LATER,
-    MUCH_LATER,
-    NAMES,
-    NOW,
-    Suite,
-    asynchronous,
-    everything,
-    make_entry,
-    make_fork,
-    make_head,
-    make_session,
-    outcome,
-)
+from stateroom.store import Commit, Entry, HeadFilter, Loaded, Size, Snapshot, Store, open_store
+from stateroom.store.conformance import make
+from stateroom.store.conformance.helpers import NAMES, Suite, append, check_refused, everything, outcome, size_of_blobs
+from stateroom.store.conformance.make import LATER, MUCH_LATER, NOW
 
 
 class AppendPromises(Suite):
@@ -37,63 +27,54 @@ class AppendPromises(Suite):
 
     # What is written is read.
 
-    @asynchronous
     async def test_a_fresh_store_is_empty(self, store: Store) -> None:
         assert await store.heads() == []
         assert await store.sweep(MUCH_LATER) == 0
 
-    @asynchronous
     async def test_a_created_session_has_the_head_it_was_given(self, store: Store) -> None:
-        head = make_head("room", environment="café", owner="o'wner 🚢", created=1731628800.123456, expires=2e9 + 0.1)
+        head = make.head("room", environment="café", owner="o'wner 🚢", created=1731628800.123456, expires=2e9 + 0.1)
         await store.create(head)
         assert await store.head("room") == head
         assert await store.heads() == [head]
 
-    @asynchronous
     async def test_a_session_without_entries_loads_as_such(self, store: Store) -> None:
-        head = make_head("room")
+        head = make.head("room")
         await store.create(head)
         assert await store.load("room") == Loaded(head, None, [])
         assert await store.entries("room") == []
 
-    @asynchronous
     async def test_a_session_is_created_with_its_entries_and_snapshot(self, store: Store) -> None:
-        head = make_head("room", revision=2)
-        entries = [make_entry(1, "first"), make_entry(2, "second")]
+        head = make.head("room", revision=2)
+        entries = [make.entry(1, "first"), make.entry(2, "second")]
         await store.create(head, entries, Snapshot(2, b"state 2"))
         assert await store.load("room") == Loaded(head, Snapshot(2, b"state 2"), [])
         assert await store.entries("room") == entries
         assert await store.find_call("room", "second") == entries[1]
 
-    @asynchronous
     async def test_an_append_moves_head_log_snapshot_and_expiry_together(self, store: Store) -> None:
-        first = await make_session(store)
+        first = await make.session(store)
         second = Entry(2, "kind of its own", 1234.56789, b"\x00\xff", "call")
         await store.append(Commit("room", second, expires=2345.6789, snapshot=Snapshot(2, b"state 2")))
-        head = make_head("room", revision=2, expires=2345.6789)
+        head = make.head("room", revision=2, expires=2345.6789)
         assert await store.head("room") == head
         assert await store.entries("room") == [*first, second]
         assert await store.load("room") == Loaded(head, Snapshot(2, b"state 2"), [])
         assert await store.find_call("room", "call") == second
 
-    @asynchronous
     async def test_an_append_changes_no_other_session(self, store: Store) -> None:
-        await make_session(store, "room")
-        await make_session(store, "room2")
+        await make.session(store, "room")
+        await make.session(store, "room2")
         before = await everything(store, "room2")
-        await store.append(
-            Commit("room", make_entry(2, "call"), expires=MUCH_LATER, snapshot=Snapshot(2, b""), closes=True)
-        )
+        await append(store, "room", 2, "call", expires=MUCH_LATER, snapshot=Snapshot(2, b""), closes=True)
         assert await everything(store, "room2") == before
         assert await store.find_call("room2", "call") is None
 
     @pytest.mark.parametrize(
         "body", [b"", b"\x00", bytes(range(256)), b"\xff\xfe not text \x80", b"'; --", b"0123456789" * 500_000]
     )
-    @asynchronous
     async def test_bodies_come_back_byte_for_byte(self, store: Store, body: bytes) -> None:
-        await store.create(make_head(revision=1), [make_entry(1, body=body)], Snapshot(1, body))
-        await store.append(Commit("room", make_entry(2, "call", body=body), expires=LATER, snapshot=Snapshot(2, body)))
+        await store.create(make.head(revision=1), [make.entry(1, body=body)], Snapshot(1, body))
+        await append(store, "room", 2, "call", body=body, snapshot=Snapshot(2, body))
         assert [entry.body == body for entry in await store.entries("room")] == [True, True]
         for revision in (1, 2):
             snapshot = (await store.load("room", revision)).snapshot
@@ -103,83 +84,75 @@ class AppendPromises(Suite):
         assert found is not None
         assert found.body == body
 
-    @asynchronous
     async def test_any_text_can_be_an_id(self, store: Store) -> None:
         for number, name in enumerate(NAMES):
-            await make_session(store, name, environment=name, owner=name, created=float(number))
+            await make.session(store, name, environment=name, owner=name, created=float(number))
         for number, name in enumerate(NAMES):
-            await store.append(Commit(name, make_entry(2, body=name.encode()), expires=LATER))
-            head = make_head(name, environment=name, owner=name, created=float(number), revision=2)
+            await append(store, name, 2, body=name.encode())
+            head = make.head(name, environment=name, owner=name, created=float(number), revision=2)
             assert await store.head(name) == head
-            assert await store.heads(environment=name) == [head]
+            assert await store.heads(HeadFilter(environment=name)) == [head]
             assert [entry.body for entry in await store.entries(name, after=1)] == [name.encode()]
-        await make_fork(store, "fork of " + NAMES[0], NAMES[0], 2)
+        await make.fork(store, "fork of " + NAMES[0], NAMES[0], 2)
         assert (await store.head("fork of " + NAMES[0])).parent == NAMES[0]
 
-    @asynchronous
     async def test_any_text_can_be_a_call_id(self, store: Store) -> None:
-        await store.create(make_head(revision=1), [make_entry(1, "")])
+        await store.create(make.head(revision=1), [make.entry(1, "")])
         for revision, name in enumerate(NAMES, 2):
-            await store.append(Commit("room", make_entry(revision, name), expires=LATER))
+            await append(store, "room", revision, name)
         for revision, name in enumerate(["", *NAMES], 1):
-            assert await store.find_call("room", name) == make_entry(revision, name)
-            with pytest.raises(DuplicateCall):
-                await store.append(Commit("room", make_entry(len(NAMES) + 2, name), expires=LATER))
+            assert await store.find_call("room", name) == make.entry(revision, name)
+            await check_refused(DuplicateCall, append(store, "room", len(NAMES) + 2, name))
 
-    @asynchronous
     async def test_a_call_that_was_never_made_is_not_found(self, store: Store) -> None:
-        await make_session(store, revision=2)
+        await make.session(store, revision=2)
         assert await store.find_call("room", "nobody") is None
         assert await store.find_call("room", "None") is None
         assert await store.find_call("room", "") is None
 
     # One commit: all or nothing.
 
-    @pytest.mark.parametrize("refusal", [Conflict, DuplicateCall, SessionClosed, SessionExpired])
-    @asynchronous
+    @pytest.mark.parametrize("refusal", [Conflict, DuplicateCall, SessionClosed, SessionExpired, UnknownSession])
     async def test_a_refused_append_changes_nothing(self, store: Store, refusal: type[StateroomError]) -> None:
-        await store.create(make_head(revision=1), [make_entry(1, "first")], Snapshot(1, b"state 1"))
+        await store.create(make.head(revision=1), [make.entry(1, "first")], Snapshot(1, b"state 1"))
         if refusal is SessionClosed:
-            await store.append(Commit("room", make_entry(2), expires=LATER, closes=True))
+            await append(store, "room", 2, closes=True)
         before = await everything(store, "room")
-        attempt = make_entry(
-            before[0].revision + (2 if refusal is Conflict else 1),
-            "first" if refusal is DuplicateCall else "new",
-            at=LATER if refusal is SessionExpired else NOW,
-        )
-        with pytest.raises(refusal):
-            await store.append(
-                Commit("room", attempt, expires=MUCH_LATER, snapshot=Snapshot(attempt.revision, b"wrong"), closes=True)
-            )
+        session = "nobody" if refusal is UnknownSession else "room"
+        revision = before[0].revision + (2 if refusal is Conflict else 1)
+        call_id, at = "first" if refusal is DuplicateCall else "new", LATER if refusal is SessionExpired else NOW
+        rest: dict[str, Any] = {"snapshot": Snapshot(revision, b"wrong"), "blobs": make.blobs(b"wrong"), "closes": True}
+        await check_refused(refusal, append(store, session, revision, call_id, at=at, expires=MUCH_LATER, **rest))
         assert await everything(store, "room") == before
         assert await store.find_call("room", "new") is None
+        assert await size_of_blobs(store) == Size(0, 0)
+        assert await store.maintenance.orphans() == []
 
-    @asynchronous
     async def test_an_id_is_given_once_and_the_first_session_keeps_it(self, store: Store) -> None:
-        await store.create(make_head(revision=1), [make_entry(1, "mine")], Snapshot(1, b"mine"))
+        await store.create(make.head(revision=1), [make.entry(1, "mine")], Snapshot(1, b"mine"))
         before = await everything(store, "room")
-        other = make_head(environment="other", owner="other", created=NOW + 1, expires=MUCH_LATER, revision=2)
-        with pytest.raises(StoreError):
-            await store.create(other, [make_entry(1, "theirs"), make_entry(2)], Snapshot(2, b"theirs"))
+        other = make.head(environment="other", owner="other", created=NOW + 1, expires=MUCH_LATER, revision=2)
+        theirs = [make.entry(1, "theirs"), make.entry(2)], Snapshot(2, b"theirs"), make.blobs(b"theirs")
+        await check_refused(StoreError, store.create(other, *theirs))
         assert await everything(store, "room") == before
         assert await store.find_call("room", "theirs") is None
+        assert await size_of_blobs(store) == Size(0, 0)
 
-    @asynchronous
     async def test_a_refused_create_leaves_no_trace(self, store: Store) -> None:
-        head = make_head(revision=2)
-        with pytest.raises(DuplicateCall):
-            await store.create(head, [make_entry(1, "twice"), make_entry(2, "twice")], Snapshot(2, b"wrong"))
+        twice = [make.entry(1, "twice"), make.entry(2, "twice")], Snapshot(2, b"wrong"), make.blobs(b"wrong")
+        await check_refused(DuplicateCall, store.create(make.head(revision=2), *twice))
         assert await outcome(store.head("room")) is UnknownSession
         assert await store.heads() == []
-        await make_session(store, "room")
-        assert await store.load("room") == Loaded(make_head(revision=1), None, [make_entry(1)])
+        assert await size_of_blobs(store) == Size(0, 0)
+        await make.session(store, "room")
+        assert await store.load("room") == Loaded(make.head(revision=1), None, [make.entry(1)])
         assert await store.find_call("room", "twice") is None
+        assert await store.blobs("room") == {}
 
-    @asynchronous
     async def test_of_many_creates_with_one_id_one_wins(self, store: Store) -> None:
-        heads = [make_head(owner=f"owner {number}", revision=1) for number in range(10)]
+        heads = [make.head(owner=f"owner {number}", revision=1) for number in range(10)]
         done = await asyncio.gather(
-            *(outcome(store.create(head, [make_entry(1, body=head.owner.encode())])) for head in heads)
+            *(outcome(store.create(head, [make.entry(1, body=head.owner.encode())])) for head in heads)
         )
         winners = [head for head, error in zip(heads, done, strict=True) if error is None]
         assert len(winners) == 1
@@ -189,37 +162,30 @@ class AppendPromises(Suite):
     # One revision.
 
     @pytest.mark.parametrize("revision", [0, 1, 2, 3, 5, 100])
-    @asynchronous
     async def test_a_writer_at_the_wrong_revision_is_refused(self, store: Store, revision: int) -> None:
-        await make_session(store, revision=3)
-        with pytest.raises(Conflict) as refused:
-            await store.append(Commit("room", make_entry(revision), expires=LATER))
-        assert refused.value.session == "room"
-        assert refused.value.revision == revision - 1
+        await make.session(store, revision=3)
+        await check_refused(Conflict, append(store, "room", revision), session="room", revision=revision - 1)
 
-    @asynchronous
     async def test_of_many_writers_at_one_revision_one_wins(self, store: Store) -> None:
-        await make_session(store)
+        await make.session(store)
         for revision in range(2, 7):
-            entries = [make_entry(revision, f"{revision}/{writer}") for writer in range(12)]
+            entries = [make.entry(revision, f"{revision}/{writer}") for writer in range(12)]
             done = await asyncio.gather(
                 *(outcome(store.append(Commit("room", entry, expires=LATER))) for entry in entries)
             )
             assert sorted(map(str, done)) == sorted(map(str, [None] + [Conflict] * 11))
             assert await store.entries("room", after=revision - 1) == [entries[done.index(None)]]
 
-    @asynchronous
     async def test_writers_who_try_again_lose_nothing(self, store: Store) -> None:
-        await make_session(store, revision=0)
+        await make.session(store, revision=0)
         writers = [f"writer {number}" for number in range(8)]
         await asyncio.gather(*(self.write_with_retries(store, writer, self.increments) for writer in writers))
         await self.check_nothing_lost(store, writers, self.increments)
 
-    @asynchronous
     async def test_writers_in_several_stores_lose_nothing(self, url: str) -> None:
         self.needs_shared()
         async with open_store(url) as one, open_store(url) as two, open_store(url) as three:
-            await make_session(one, revision=0)
+            await make.session(one, revision=0)
             names = [f"writer {number}" for number in range(6)]
             stores = [one, two, three, one, two, three]
             pairs = zip(stores, names, strict=True)
@@ -227,16 +193,15 @@ class AppendPromises(Suite):
             for store in (one, two, three):
                 await self.check_nothing_lost(store, names, 5)
 
-    @asynchronous
     async def test_touches_and_forks_in_several_stores_are_all_done(self, url: str) -> None:
         self.needs_shared()
         async with open_store(url) as one, open_store(url) as two, open_store(url) as three:
-            await make_session(one)
+            await make.session(one)
 
             async def work(store: Store, name: str) -> None:
                 for number in range(20):
                     await store.touch("room", now=NOW, expires=LATER + number)
-                    await make_fork(store, f"{name}/{number}", "room", 1)
+                    await make.fork(store, f"{name}/{number}", "room", 1)
 
             await asyncio.gather(work(one, "one"), work(two, "two"), work(three, "three"))
             forks = {f"{name}/{number}" for name in ("one", "two", "three") for number in range(20)}
@@ -249,7 +214,7 @@ class AppendPromises(Suite):
         for number in range(count):
             while True:
                 revision = (await store.head("room")).revision + 1
-                entry = make_entry(revision, f"{writer}/{number}")
+                entry = make.entry(revision, f"{writer}/{number}")
                 done = await outcome(store.append(Commit("room", entry, expires=LATER)))
                 assert done in (None, Conflict)
                 if done is None:
@@ -268,36 +233,32 @@ class AppendPromises(Suite):
     # A call once.
 
     @pytest.mark.parametrize("revision", [1, 3, 4, 9])
-    @asynchronous
     async def test_a_call_id_is_committed_once_whatever_the_revision(self, store: Store, revision: int) -> None:
-        await store.create(make_head(revision=1), [make_entry(1, "seed")])
-        await store.append(Commit("room", make_entry(2, "call"), expires=LATER))
-        await store.append(Commit("room", make_entry(3), expires=LATER))
+        await store.create(make.head(revision=1), [make.entry(1, "seed")])
+        await append(store, "room", 2, "call")
+        await append(store, "room", 3)
         for call_id in ("seed", "call"):
-            with pytest.raises(DuplicateCall) as refused:
-                await store.append(Commit("room", make_entry(revision, call_id), expires=LATER))
-            assert refused.value.session == "room"
-            assert refused.value.call_id == call_id
+            await check_refused(
+                DuplicateCall, append(store, "room", revision, call_id), session="room", call_id=call_id
+            )
 
-    @asynchronous
     async def test_one_call_sent_many_times_at_once_is_committed_once(self, store: Store) -> None:
-        await make_session(store)
-        attempts = [make_entry(2, "call"), make_entry(3, "call")] * 6
+        await make.session(store)
+        attempts = [make.entry(2, "call"), make.entry(3, "call")] * 6
         done = await asyncio.gather(
             *(outcome(store.append(Commit("room", entry, expires=LATER))) for entry in attempts)
         )
         assert done.count(None) == 1
         assert [entry.call_id for entry in await store.entries("room")] == [None, "call"]
 
-    @asynchronous
     async def test_two_sessions_may_use_one_call_id(self, store: Store) -> None:
-        await make_session(store, "room")
-        await make_session(store, "other")
-        await store.append(Commit("room", make_entry(2, "call", body=b"room"), expires=LATER))
-        await make_fork(store, "fork", "room", 2)
+        await make.session(store, "room")
+        await make.session(store, "other")
+        await append(store, "room", 2, "call", body=b"room")
+        await make.fork(store, "fork", "room", 2)
         assert await store.find_call("fork", "call") is None
-        await store.append(Commit("other", make_entry(2, "call", body=b"other"), expires=LATER))
-        await store.append(Commit("fork", make_entry(3, "call", body=b"fork"), expires=LATER))
+        await append(store, "other", 2, "call", body=b"other")
+        await append(store, "fork", 3, "call", body=b"fork")
         for session in ("room", "other", "fork"):
             found = await store.find_call(session, "call")
             assert found is not None

@@ -1,9 +1,8 @@
-"""Helpers of the suite: heads, entries and sessions to test with."""
+"""What the suite does with a store, and `Suite`, which runs its tests."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
@@ -13,16 +12,26 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 
 from stateroom.errors import StateroomError
-from stateroom.store import Commit, Entry, Head, HeadFilter, Loaded, Order, Record, Size, Snapshot, Store, open_store
+from stateroom.store import (
+    ALL_SESSIONS,
+    Commit,
+    Entry,
+    Head,
+    HeadFilter,
+    Loaded,
+    Order,
+    Record,
+    Size,
+    Store,
+    open_store,
+)
+from stateroom.store.conformance import make
+from stateroom.store.conformance.make import LATER, NOW
 
 T = TypeVar("T")
 
 TIMEOUT = 120.0
 """Seconds after which a test fails."""
-
-NOW = 1_000.0
-LATER = 2_000.0
-MUCH_LATER = 3_000.0
 
 NAMES = [
     "o'clock",
@@ -42,8 +51,97 @@ NAMES = [
 """Ids that a careless store mixes up, cuts or misreads."""
 
 
-def asynchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in an event loop of its own; a parameter `store` gets a fresh store, open for as long as the test."""
+async def append(
+    store: Store,
+    session: str,
+    revision: int,
+    call_id: str | None = None,
+    *,
+    at: float = NOW,
+    body: bytes | None = None,
+    expires: float | None = LATER,
+    **fields: Any,
+) -> None:
+    """Append an entry as `make.entry` makes it, with other fields of a `Commit`."""
+    await store.append(Commit(session, make.entry(revision, call_id, at=at, body=body), expires=expires, **fields))
+
+
+async def outcome(call: Awaitable[T]) -> T | type[StateroomError]:
+    """What a call returned, or the class of the error it raised."""
+    try:
+        return await call
+    except StateroomError as error:
+        return type(error)
+
+
+async def check_refused(kind: type[StateroomError], call: Awaitable[object], **fields: object) -> None:
+    """A call raises an error of a kind, with these fields."""
+    with pytest.raises(kind) as error:
+        await call
+    assert {name: getattr(error.value, name) for name in fields} == fields
+
+
+async def everything(store: Store, session: str) -> tuple[Head, list[Entry], list[Loaded], Record]:
+    """All that a store returns for one session."""
+    head = await store.head(session)
+    loads = [await store.load(session, at) for at in range(head.revision + 1)]
+    return head, await store.entries(session), loads, await store.maintenance.export(session)
+
+
+async def size_of_blobs(store: Store) -> Size:
+    """How much all blobs in the store are."""
+    return (await store.maintenance.sizes())["blobs"]
+
+
+async def list_all(
+    store: Store, wanted: HeadFilter = ALL_SESSIONS, order: Order = "newest", *, limit: int
+) -> list[Head]:
+    """A whole list, page by page."""
+    heads: list[Head] = []
+    while page := await store.heads(wanted, order=order, after=heads[-1] if heads else None, limit=limit):
+        assert len(page) <= limit, "a page is longer than its limit"
+        assert not {head.id for head in page} & {head.id for head in heads}, "a head is listed twice"
+        heads += page
+    return heads
+
+
+class Suite:
+    """What every part of the suite knows of its store.
+
+    Tests are coroutines. Each runs in an event loop of its own, and gets a fresh store if it has a parameter `store`.
+    """
+
+    shared: ClassVar[bool] = True
+    """Whether several stores that are open on one URL hold the same sessions."""
+    durable: ClassVar[bool] = True
+    """Whether sessions are still there after the store was closed and opened again."""
+    increments: ClassVar[int] = 100
+    """Entries that each of eight writers adds to one session at once; fewer for a slow store."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, test in [*vars(cls).items()]:
+            if name.startswith("test_") and inspect.iscoroutinefunction(test):
+                setattr(cls, name, _run_in_loop(test))
+
+    @pytest.fixture
+    def url(self, tmp_path: Path) -> str:
+        """The URL of a fresh store."""
+        raise NotImplementedError("a subclass of StoreConformance has a fixture `url` that gives a fresh store's URL")
+
+    def needs_shared(self) -> None:
+        """Skip a test of stores that share their sessions."""
+        if not self.shared:
+            pytest.skip("stores of this kind do not share sessions")
+
+    def needs_durable(self) -> None:
+        """Skip a test of stores that keep their sessions."""
+        if not self.durable:
+            pytest.skip("stores of this kind do not outlive their closing")
+
+
+def _run_in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test as a function that pytest can call without a plugin."""
     signature = inspect.signature(test)
     wants_store = "store" in signature.parameters
 
@@ -60,122 +158,3 @@ def asynchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
         parameters = [each.replace(name="url") if name == "store" else each for name, each in named]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
-
-
-def make_head(session: str = "room", **fields: Any) -> Head:
-    """A head with defaults for all fields."""
-    given: dict[str, Any] = {"environment": "env", "owner": "owner", "created": NOW, "expires": LATER, "revision": 0}
-    return Head(session, **{**given, **fields})
-
-
-def make_entry(revision: int, call_id: str | None = None, *, at: float = NOW, body: bytes | None = None) -> Entry:
-    """An entry whose body names its revision."""
-    return Entry(revision, "call", at, b"body %d" % revision if body is None else body, call_id)
-
-
-def make_blobs(*bodies: bytes) -> dict[str, bytes]:
-    """Blobs by their digests."""
-    return {hashlib.sha256(body).hexdigest(): body for body in bodies}
-
-
-async def make_session(store: Store, session: str = "room", *, revision: int = 1, **fields: Any) -> list[Entry]:
-    """Create a session with entries up to a revision; a fork's begin after its parent's revision."""
-    head = make_head(session, revision=revision, **fields)
-    entries = [make_entry(number) for number in range(head.parent_revision + 1, revision + 1)]
-    await store.create(head, entries)
-    return entries
-
-
-async def make_fork(store: Store, session: str, parent: str, at: int, **fields: Any) -> list[Entry]:
-    """Fork a session; without a `revision` the fork has no entries of its own."""
-    return await make_session(store, session, **{"revision": at, **fields}, parent=parent, parent_revision=at)
-
-
-async def make_long_session(store: Store) -> Record:
-    """A session with something of everything; all of it."""
-    blobs = make_blobs(b"first", b"second")
-    first, second = blobs
-    entries = [make_entry(number, f"call {number}", at=NOW + number) for number in range(1, 9)]
-    snapshots = [Snapshot(number, b"state %d" % number) for number in (1, 4, 6)]
-    await store.create(make_head(revision=1, fence=3), entries[:1], snapshots[0], {first: b"first"})
-    for entry in entries[1:]:
-        await store.append(
-            Commit(
-                "room",
-                entry,
-                expires=LATER + entry.revision,
-                fence=3,
-                snapshot=next((each for each in snapshots if each.revision == entry.revision), None),
-                blobs={second: b"second"} if entry.revision == 5 else {},
-            )
-        )
-    await store.lease("room", "me", now=NOW, until=LATER)
-    head = make_head(revision=8, expires=LATER + 8, fence=4, holder="me", leased_until=LATER)
-    return Record(head, entries, snapshots, blobs)
-
-
-async def outcome(call: Awaitable[T]) -> T | type[StateroomError]:
-    """What a call returned, or the class of the error it raised."""
-    try:
-        return await call
-    except StateroomError as error:
-        return type(error)
-
-
-async def everything(store: Store, session: str) -> tuple[Head, list[Entry], list[Loaded], Record]:
-    """All that a store returns for one session."""
-    head = await store.head(session)
-    loads = [await store.load(session, at) for at in range(head.revision + 1)]
-    return head, await store.entries(session), loads, await store.maintenance.export(session)
-
-
-async def size_of_blobs(store: Store) -> Size:
-    """How much all blobs in the store are."""
-    return (await store.maintenance.sizes())["blobs"]
-
-
-async def list_all(store: Store, *, limit: int, environment: str | None = None) -> list[Head]:
-    """A whole listing, page by page."""
-    found: list[Head] = []
-    while True:
-        page = await store.heads(environment=environment, before=found[-1] if found else None, limit=limit)
-        assert len(page) <= limit, "a page is longer than its limit"
-        assert not {head.id for head in page} & {head.id for head in found}, "a head is listed twice"
-        found += page
-        if not page:
-            return found
-
-
-async def find_all(store: Store, wanted: HeadFilter, order: Order, limit: int) -> list[Head]:
-    """A whole filtered list, page by page."""
-    found = await store.find_heads(wanted, order=order, limit=limit)
-    while page := await store.find_heads(wanted, order=order, after=found[-1], limit=limit) if found else []:
-        assert len(page) <= limit, "a page is longer than its limit"
-        found += page
-    return found
-
-
-class Suite:
-    """What every part of the suite knows of its store."""
-
-    shared: ClassVar[bool] = True
-    """Whether several stores that are open on one URL hold the same sessions."""
-    durable: ClassVar[bool] = True
-    """Whether sessions are still there after the store was closed and opened again."""
-    increments: ClassVar[int] = 100
-    """Entries that each of eight writers adds to one session at once; fewer for a slow store."""
-
-    @pytest.fixture
-    def url(self, tmp_path: Path) -> str:
-        """The URL of a fresh store."""
-        raise NotImplementedError("a subclass of StoreConformance has a fixture `url` that gives a fresh store's URL")
-
-    def needs_shared(self) -> None:
-        """Skip a test of stores that share their sessions."""
-        if not self.shared:
-            pytest.skip("stores of this kind do not share sessions")
-
-    def needs_durable(self) -> None:
-        """Skip a test of stores that keep their sessions."""
-        if not self.durable:
-            pytest.skip("stores of this kind do not outlive their closing")

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from stateroom.errors import Conflict, DuplicateCall, SessionClosed, SessionExpired, SessionLeased, UnknownSession
 from stateroom.store import Commit, Head, Snapshot, Store, open_store
-from stateroom.store.conformance.helpers import (
-    LATER,
-    MUCH_LATER,
-    NAMES,
-    NOW,
-    Suite,
-    asynchronous,
-    everything,
-    make_blobs,
-    make_entry,
-    make_fork,
-    make_head,
-    make_session,
-    outcome,
-)
+from stateroom.store.conformance import make
+from stateroom.store.conformance.helpers import NAMES, Suite, append, check_refused, everything, outcome
+from stateroom.store.conformance.make import LATER, MUCH_LATER, NOW
 
 SOON = NOW + 10.0
 
@@ -33,101 +22,80 @@ class LeasePromises(Suite):
 
     # The fence.
 
-    @asynchronous
     async def test_a_session_begins_at_the_fence_it_was_given(self, store: Store) -> None:
-        head = make_head(fence=7, holder="maker", leased_until=SOON)
+        head = make.head(fence=7, holder="maker", leased_until=SOON)
         await store.create(head)
         assert await store.head("room") == head
         assert await store.heads() == [head]
-        await store.append(Commit("room", make_entry(1), expires=LATER, fence=7))
+        await append(store, "room", 1, fence=7)
         assert await store.head("room") == replace(head, revision=1)
 
     @pytest.mark.parametrize("fence", [0, 6, 8, 70])
-    @asynchronous
     async def test_a_writer_at_another_fence_is_refused_and_changes_nothing(self, store: Store, fence: int) -> None:
-        await make_session(store, fence=7)
+        await make.session(store, fence=7)
         before = await everything(store, "room")
-        with pytest.raises(Conflict) as refused:
-            await store.append(
-                Commit(
-                    "room",
-                    make_entry(2, "call"),
-                    expires=MUCH_LATER,
-                    fence=fence,
-                    snapshot=Snapshot(2, b"wrong"),
-                    blobs=make_blobs(b"wrong"),
-                    closes=True,
-                )
-            )
-        assert refused.value.session == "room"
+        rest: dict[str, Any] = {"snapshot": Snapshot(2, b"wrong"), "blobs": make.blobs(b"wrong"), "closes": True}
+        wrong = append(store, "room", 2, "call", expires=MUCH_LATER, fence=fence, **rest)
+        await check_refused(Conflict, wrong, session="room")
         assert await everything(store, "room") == before
         assert await store.find_call("room", "call") is None
-        await store.append(Commit("room", make_entry(2, "call"), expires=LATER, fence=7))
+        await append(store, "room", 2, "call", fence=7)
 
-    @asynchronous
     async def test_the_fence_is_looked_at_last(self, store: Store) -> None:
-        await store.create(make_head(revision=1, fence=3), [make_entry(1, "call")])
-        duplicate = make_entry(2, "call")
+        await store.create(make.head(revision=1, fence=3), [make.entry(1, "call")])
+        duplicate = make.entry(2, "call")
         assert await outcome(store.append(Commit("room", duplicate, expires=LATER))) is DuplicateCall
-        late = make_entry(2, "call", at=LATER)
+        late = make.entry(2, "call", at=LATER)
         assert await outcome(store.append(Commit("room", late, expires=MUCH_LATER))) is SessionExpired
-        await store.append(Commit("room", make_entry(2), expires=LATER, fence=3, closes=True))
-        assert await outcome(store.append(Commit("room", make_entry(3, "call"), expires=LATER))) is SessionClosed
+        await append(store, "room", 2, fence=3, closes=True)
+        assert await outcome(append(store, "room", 3, "call")) is SessionClosed
 
-    @asynchronous
     async def test_a_fence_may_be_a_large_number(self, store: Store) -> None:
         fence = 2**53 - 2
-        await make_session(store, fence=fence)
-        await store.append(Commit("room", make_entry(2), expires=LATER, fence=fence))
+        await make.session(store, fence=fence)
+        await append(store, "room", 2, fence=fence)
         head = await store.lease("room", "me", now=NOW, until=SOON)
         assert head.fence == (await store.head("room")).fence == fence + 1
-        assert await outcome(store.append(Commit("room", make_entry(3), expires=LATER, fence=fence))) is Conflict
-        await store.append(Commit("room", make_entry(3), expires=LATER, fence=fence + 1))
+        assert await outcome(append(store, "room", 3, fence=fence)) is Conflict
+        await append(store, "room", 3, fence=fence + 1)
 
-    @asynchronous
     async def test_of_appends_that_come_together_only_those_at_the_fence_are_done(self, store: Store) -> None:
         for number in range(12):
-            await make_session(store, f"room {number}", fence=number % 2)
-        done = await asyncio.gather(
-            *(outcome(store.append(Commit(f"room {n}", make_entry(2), expires=None, fence=1))) for n in range(12))
-        )
+            await make.session(store, f"room {number}", fence=number % 2)
+        done = await asyncio.gather(*(outcome(append(store, f"room {n}", 2, expires=None, fence=1)) for n in range(12)))
         assert done == [Conflict, None] * 6
         heads = [await store.head(f"room {number}") for number in range(12)]
         assert [head.revision for head in heads] == [1, 2] * 6
 
     # Having and renewing.
 
-    @asynchronous
     async def test_a_lease_raises_the_fence_and_changes_nothing_else(self, store: Store) -> None:
-        entries = await make_session(store, revision=2)
-        leased = make_head(revision=2, fence=1, holder="me", leased_until=SOON + 0.125)
+        entries = await make.session(store, revision=2)
+        leased = make.head(revision=2, fence=1, holder="me", leased_until=SOON + 0.125)
         assert await store.lease("room", "me", now=NOW, until=SOON + 0.125) == leased
         assert await store.head("room") == leased
         assert await store.heads() == [leased]
         assert (await store.load("room")).head == leased
         assert await store.entries("room") == entries
 
-    @asynchronous
     async def test_commits_go_on_under_the_fence_of_the_lease(self, store: Store) -> None:
-        await make_session(store)
+        await make.session(store)
         leased = await store.lease("room", "me", now=NOW, until=SOON)
-        assert await outcome(store.append(Commit("room", make_entry(2), expires=LATER))) is Conflict
-        await store.append(Commit("room", make_entry(2), expires=None, fence=1))
-        await store.append(Commit("room", make_entry(3), expires=LATER, fence=1, snapshot=Snapshot(3, b"state")))
+        assert await outcome(append(store, "room", 2)) is Conflict
+        await append(store, "room", 2, expires=None, fence=1)
+        await append(store, "room", 3, fence=1, snapshot=Snapshot(3, b"state"))
         await store.touch("room", now=NOW, expires=MUCH_LATER)
         assert await store.head("room") == replace(leased, revision=3, expires=MUCH_LATER)
 
-    @asynchronous
     async def test_a_commit_needs_the_fence_and_no_lease(self, store: Store) -> None:
-        await make_session(store)
+        await make.session(store)
         await store.lease("room", "me", now=NOW, until=SOON)
-        await store.append(Commit("room", make_entry(2, at=SOON + 1), expires=LATER, fence=1))
+        await append(store, "room", 2, at=SOON + 1, fence=1)
         await store.release("room", "me")
-        await store.append(Commit("room", make_entry(3, at=SOON + 2), expires=LATER, fence=1))
+        await append(store, "room", 3, at=SOON + 2, fence=1)
 
-    @asynchronous
     async def test_the_holder_renews_a_lease_at_the_same_fence(self, store: Store) -> None:
-        await make_session(store)
+        await make.session(store)
         first = await store.lease("room", "me", now=NOW, until=SOON)
         assert await store.lease("room", "me", now=NOW + 1, until=SOON + 1) == replace(first, leased_until=SOON + 1)
         # No other holder has had it since it ran out, so nothing can have changed.
@@ -136,118 +104,106 @@ class LeasePromises(Suite):
         shorter = await store.lease("room", "me", now=SOON + 100, until=SOON + 100.5)
         assert shorter.leased_until == SOON + 100.5
 
-    @asynchronous
     async def test_a_lease_in_use_is_refused_to_others(self, store: Store) -> None:
-        await make_session(store)
+        await make.session(store)
         leased = await store.lease("room", "me", now=NOW, until=SOON)
         for now in (NOW, SOON - 0.001):
-            with pytest.raises(SessionLeased) as refused:
-                await store.lease("room", "another", now=now, until=MUCH_LATER)
-            assert refused.value.session == "room"
+            another = store.lease("room", "another", now=now, until=MUCH_LATER)
+            await check_refused(SessionLeased, another, session="room")
         assert await store.head("room") == leased
 
-    @asynchronous
     async def test_a_lease_ends_at_the_very_moment_it_was_given_until(self, store: Store) -> None:
-        await make_session(store)
+        await make.session(store)
         await store.lease("room", "me", now=NOW, until=SOON)
         taken = await store.lease("room", "another", now=SOON, until=SOON + 10)
-        assert taken == make_head(revision=1, fence=2, holder="another", leased_until=SOON + 10)
+        assert taken == make.head(revision=1, fence=2, holder="another", leased_until=SOON + 10)
 
-    @asynchronous
     async def test_a_holder_that_wakes_up_late_is_refused(self, store: Store) -> None:
-        await make_session(store)
+        await make.session(store)
         mine = await store.lease("room", "me", now=NOW, until=SOON)
-        await store.append(Commit("room", make_entry(2), expires=LATER, fence=mine.fence))
+        await append(store, "room", 2, fence=mine.fence)
         theirs = await store.lease("room", "another", now=SOON, until=SOON + 10)
-        late = store.append(Commit("room", make_entry(3, "late"), expires=LATER, fence=mine.fence))
+        late = append(store, "room", 3, "late", fence=mine.fence)
         assert await outcome(late) is Conflict
         assert await outcome(store.lease("room", "me", now=SOON, until=SOON + 20)) is SessionLeased
         await store.release("room", "me")  # it is no longer theirs to end
         assert await store.head("room") == theirs
-        await store.append(Commit("room", make_entry(3), expires=LATER, fence=theirs.fence))
+        await append(store, "room", 3, fence=theirs.fence)
         assert await store.find_call("room", "late") is None
 
-    @asynchronous
     async def test_a_release_lets_others_in_at_once(self, store: Store) -> None:
-        await make_session(store)
+        await make.session(store)
         await store.lease("room", "me", now=NOW, until=SOON)
         await store.release("room", "me")
-        assert await store.head("room") == make_head(revision=1, fence=1)
+        assert await store.head("room") == make.head(revision=1, fence=1)
         await store.release("room", "me")
         taken = await store.lease("room", "another", now=NOW, until=SOON)
-        assert taken == make_head(revision=1, fence=2, holder="another", leased_until=SOON)
+        assert taken == make.head(revision=1, fence=2, holder="another", leased_until=SOON)
 
-    @asynchronous
     async def test_a_lease_after_ones_own_release_is_a_new_one(self, store: Store) -> None:
-        await make_session(store)
+        await make.session(store)
         await store.lease("room", "me", now=NOW, until=SOON)
         await store.release("room", "me")
         assert (await store.lease("room", "me", now=NOW, until=SOON)).fence == 2
 
-    @asynchronous
     async def test_a_lease_that_ran_out_can_still_be_released(self, store: Store) -> None:
-        await make_session(store)
+        await make.session(store)
         await store.lease("room", "me", now=NOW, until=NOW)
         await store.release("room", "me")
-        assert await store.head("room") == make_head(revision=1, fence=1)
+        assert await store.head("room") == make.head(revision=1, fence=1)
 
     # Whose, and of what.
 
-    @asynchronous
     async def test_closed_and_expired_sessions_can_be_leased_and_stay_so(self, store: Store) -> None:
-        await make_session(store, "closed")
-        await store.append(Commit("closed", make_entry(2), expires=LATER, closes=True))
-        await make_session(store, "expired", expires=NOW - 1)
+        await make.session(store, "closed")
+        await append(store, "closed", 2, closes=True)
+        await make.session(store, "expired", expires=NOW - 1)
         for name in ("closed", "expired"):
             before = await store.head(name)
             leased = await store.lease(name, "me", now=NOW, until=SOON)
             assert leased == replace(before, fence=1, holder="me", leased_until=SOON)
             await store.release(name, "me")
             assert await store.head(name) == replace(before, fence=1)
-        assert await outcome(store.append(Commit("closed", make_entry(3), expires=LATER, fence=1))) is SessionClosed
-        assert await outcome(store.append(Commit("expired", make_entry(2), expires=LATER, fence=1))) is SessionExpired
+        assert await outcome(append(store, "closed", 3, fence=1)) is SessionClosed
+        assert await outcome(append(store, "expired", 2, fence=1)) is SessionExpired
 
-    @asynchronous
     async def test_any_text_can_be_a_holder(self, store: Store) -> None:
-        await make_session(store)
+        await make.session(store)
         for fence, name in enumerate(NAMES, 1):
             await store.lease("room", name, now=NOW, until=SOON)
             for other in NAMES:
                 if other != name:
                     assert await outcome(store.lease("room", other, now=NOW, until=SOON)) is SessionLeased
                     await store.release("room", other)
-            head = make_head(revision=1, fence=fence, holder=name, leased_until=SOON)
+            head = make.head(revision=1, fence=fence, holder=name, leased_until=SOON)
             assert await store.head("room") == head
             await store.release("room", name)
 
-    @asynchronous
     async def test_a_lease_is_of_one_session(self, store: Store) -> None:
         for name in NAMES:
-            await make_session(store, name)
+            await make.session(store, name)
         for number, name in enumerate(NAMES):
             await store.lease(name, f"holder {number}", now=NOW, until=SOON)
-        await make_fork(store, "fork", NAMES[0], 1)
+        await make.fork(store, "fork", NAMES[0], 1)
         heads = [await store.head(name) for name in NAMES]
         assert [(head.fence, head.holder) for head in heads] == [(1, f"holder {n}") for n in range(len(NAMES))]
-        assert await store.head("fork") == make_head("fork", revision=1, parent=NAMES[0], parent_revision=1)
+        assert await store.head("fork") == make.head("fork", revision=1, parent=NAMES[0], parent_revision=1)
 
-    @asynchronous
     async def test_a_leased_session_is_swept_and_deleted_like_any_other(self, store: Store) -> None:
         for name in ("swept", "deleted"):
-            await make_session(store, name)
+            await make.session(store, name)
             await store.lease(name, "me", now=NOW, until=MUCH_LATER)
         await store.delete("deleted")
         assert await store.sweep(LATER) == 1
         for name in ("swept", "deleted"):
             assert await outcome(store.lease(name, "me", now=NOW, until=SOON)) is UnknownSession
-            await make_session(store, name)
-            assert await store.head(name) == make_head(name, revision=1)
+            await make.session(store, name)
+            assert await store.head(name) == make.head(name, revision=1)
 
     # Many at once.
 
-    @asynchronous
     async def test_of_many_who_ask_at_once_one_gets_the_lease(self, store: Store) -> None:
-        await make_session(store)
+        await make.session(store)
         for turn in range(1, 4):
             now = NOW + 20 * turn
             asked = [outcome(store.lease("room", f"{turn}/{number}", now=now, until=now + 10)) for number in range(10)]
@@ -257,11 +213,10 @@ class LeasePromises(Suite):
             assert done.count(SessionLeased) == 9
             assert await store.head("room") == given[0]
 
-    @asynchronous
     async def test_of_many_stores_that_ask_at_once_one_gets_the_lease(self, url: str) -> None:
         self.needs_shared()
         async with open_store(url) as one, open_store(url) as two, open_store(url) as three:
-            await make_session(one)
+            await make.session(one)
             stores = {"one": one, "two": two, "three": three}
             for turn in range(1, 8):
                 now = NOW + 20 * turn
@@ -274,18 +229,17 @@ class LeasePromises(Suite):
                 await stores[given.holder or ""].release("room", given.holder or "")
                 assert given.fence == turn
 
-    @asynchronous
     async def test_a_commit_and_a_takeover_at_the_same_time_agree(self, store: Store) -> None:
         for number in range(10):
             name = f"room {number}"
-            await make_session(store, name)
+            await make.session(store, name)
             mine = await store.lease(name, "me", now=NOW, until=SOON)
-            append = outcome(store.append(Commit(name, make_entry(2), expires=None, fence=mine.fence)))
+            commit = outcome(append(store, name, 2, expires=None, fence=mine.fence))
             takeover = outcome(store.lease(name, "another", now=SOON, until=SOON + 10))
             if number % 2:
-                committed, theirs = await asyncio.gather(append, takeover)
+                committed, theirs = await asyncio.gather(commit, takeover)
             else:
-                theirs, committed = await asyncio.gather(takeover, append)
+                theirs, committed = await asyncio.gather(takeover, commit)
             assert isinstance(theirs, Head)
             assert committed in (None, Conflict)
             revision = 2 if committed is None else 1

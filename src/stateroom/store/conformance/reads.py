@@ -5,22 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import pytest
-
 from stateroom.errors import SessionClosed, SessionExpired, StoreUnavailable, UnknownSession
 from stateroom.store import Commit, Loaded, Snapshot, Store, open_store
-from stateroom.store.conformance.helpers import (
-    LATER,
-    MUCH_LATER,
-    NOW,
-    TIMEOUT,
-    Suite,
-    asynchronous,
-    make_entry,
-    make_fork,
-    make_head,
-    make_session,
-)
+from stateroom.store.conformance import make
+from stateroom.store.conformance.helpers import TIMEOUT, Suite, append, check_refused
+from stateroom.store.conformance.make import LATER, MUCH_LATER, NOW
 
 
 class ReadPromises(Suite):
@@ -28,12 +17,11 @@ class ReadPromises(Suite):
 
     # No silent emptiness.
 
-    @asynchronous
     async def test_an_unknown_session_is_an_error_for_every_method(self, store: Store) -> None:
-        await make_session(store, "somebody else")
+        await make.session(store, "somebody else")
         calls: list[Callable[[], Awaitable[object]]] = [
-            lambda: store.append(Commit("room", make_entry(1), expires=LATER)),
-            lambda: store.append(Commit("room", make_entry(1, "call"), expires=LATER, snapshot=Snapshot(1, b""))),
+            lambda: append(store, "room", 1),
+            lambda: append(store, "room", 1, "call", snapshot=Snapshot(1, b"")),
             lambda: store.touch("room", now=NOW, expires=LATER),
             lambda: store.head("room"),
             lambda: store.load("room"),
@@ -50,63 +38,54 @@ class ReadPromises(Suite):
             lambda: store.maintenance.export("room"),
             lambda: store.prune("room", 1),
             lambda: store.size("room"),
-            lambda: store.create(make_head("fork", parent="room")),
+            lambda: store.create(make.head("fork", parent="room")),
         ]
         for call in calls:
-            with pytest.raises(UnknownSession) as refused:
-                await call()
-            assert refused.value.session == "room"
+            await check_refused(UnknownSession, call(), session="room")
         assert [head.id for head in await store.heads()] == ["somebody else"]
 
-    @asynchronous
     async def test_a_closed_session_refuses_changes_and_can_be_read(self, store: Store) -> None:
-        first = await make_session(store)
-        last = make_entry(2, "close")
+        first = await make.session(store)
+        last = make.entry(2, "close")
         await store.append(Commit("room", last, expires=LATER, closes=True))
         for call in (
-            store.append(Commit("room", make_entry(3), expires=LATER)),
-            store.append(Commit("room", make_entry(3, "close"), expires=LATER)),
-            store.append(Commit("room", make_entry(2), expires=LATER)),
+            append(store, "room", 3),
+            append(store, "room", 3, "close"),
+            append(store, "room", 2),
             store.touch("room", now=NOW, expires=MUCH_LATER),
             store.touch("room", now=LATER, expires=MUCH_LATER),
         ):
-            with pytest.raises(SessionClosed) as refused:
-                await call
-            assert refused.value.session == "room"
-        head = make_head(revision=2, closed=True)
+            await check_refused(SessionClosed, call, session="room")
+        head = make.head(revision=2, closed=True)
         assert await store.head("room") == head
         assert await store.heads() == [head]
         assert await store.load("room") == Loaded(head, None, [*first, last])
         assert await store.entries("room") == [*first, last]
         assert await store.find_call("room", "close") == last
 
-    @asynchronous
     async def test_an_expired_session_refuses_changes_and_can_be_read(self, store: Store) -> None:
-        entries = await make_session(store, revision=2)
+        entries = await make.session(store, revision=2)
         for call in (
-            store.append(Commit("room", make_entry(3, at=LATER), expires=MUCH_LATER)),
-            store.append(Commit("room", make_entry(3, at=LATER + 1), expires=MUCH_LATER)),
-            store.append(Commit("room", make_entry(9, at=LATER), expires=MUCH_LATER)),
+            append(store, "room", 3, at=LATER, expires=MUCH_LATER),
+            append(store, "room", 3, at=LATER + 1, expires=MUCH_LATER),
+            append(store, "room", 9, at=LATER, expires=MUCH_LATER),
             store.touch("room", now=LATER, expires=MUCH_LATER),
             store.touch("room", now=MUCH_LATER, expires=MUCH_LATER + 1),
         ):
-            with pytest.raises(SessionExpired) as refused:
-                await call
-            assert refused.value.session == "room"
-        head = make_head(revision=2)
+            await check_refused(SessionExpired, call, session="room")
+        head = make.head(revision=2)
         assert await store.head("room") == head
         assert await store.heads() == [head]
         assert await store.load("room") == Loaded(head, None, entries)
         assert await store.entries("room") == entries
 
-    @asynchronous
     async def test_a_closed_store_refuses_every_call(self, url: str) -> None:
         async with open_store(url) as store:
-            await make_session(store)
+            await make.session(store)
             record = await store.maintenance.export("room")
         for call in (
-            store.create(make_head("new")),
-            store.append(Commit("room", make_entry(2), expires=LATER)),
+            store.create(make.head("new")),
+            append(store, "room", 2),
             store.touch("room", now=NOW, expires=LATER),
             store.head("room"),
             store.heads(),
@@ -128,15 +107,13 @@ class ReadPromises(Suite):
             store.maintenance.orphans(),
             store.maintenance.vacuum(),
         ):
-            with pytest.raises(StoreUnavailable):
-                await call
+            await check_refused(StoreUnavailable, call)
         await store.close()
 
-    @asynchronous
     async def test_closing_finishes_what_is_under_way(self, store: Store) -> None:
-        await make_session(store)
-        await make_session(store, "expired", expires=NOW)
-        calls = [asyncio.ensure_future(make_session(store, f"room {number}")) for number in range(10)]
+        await make.session(store)
+        await make.session(store, "expired", expires=NOW)
+        calls = [asyncio.ensure_future(make.session(store, f"room {number}")) for number in range(10)]
         reads = [asyncio.ensure_future(store.head("room")) for _ in range(10)]
         sweep = asyncio.ensure_future(store.sweep(NOW))
         await asyncio.sleep(0)  # all of them have begun
@@ -146,11 +123,10 @@ class ReadPromises(Suite):
 
     # History: append-only, in order, and readable from any point.
 
-    @asynchronous
     async def test_entries_come_back_in_order_and_between_any_two_revisions(self, store: Store) -> None:
-        history = await make_session(store, revision=3)
+        history = await make.session(store, revision=3)
         for revision in range(4, 13):  # past 9: an order by text would show
-            history.append(make_entry(revision, f"call {revision}", at=NOW - revision))
+            history.append(make.entry(revision, f"call {revision}", at=NOW - revision))
             await store.append(Commit("room", history[-1], expires=LATER))
         assert await store.entries("room") == history
         for after in range(14):
@@ -158,54 +134,49 @@ class ReadPromises(Suite):
             for until in range(14):
                 assert await store.entries("room", after=after, until=until) == history[after:until]
 
-    @asynchronous
     async def test_a_load_has_the_newest_snapshot_and_the_entries_since(self, store: Store) -> None:
-        history = await make_session(store)
+        history = await make.session(store)
         snapshots: dict[int, Snapshot] = {}
         for revision in range(2, 13):
             if revision in (4, 5, 9):
                 snapshots[revision] = Snapshot(revision, b"state %d" % revision)
-            history.append(make_entry(revision))
+            history.append(make.entry(revision))
             await store.append(Commit("room", history[-1], expires=LATER, snapshot=snapshots.get(revision)))
-        head = make_head(revision=12)
+        head = make.head(revision=12)
         for at in range(1, 13):
             base = max((revision for revision in snapshots if revision <= at), default=0)
             assert await store.load("room", at) == Loaded(head, snapshots.get(base), history[base:at])
         assert await store.load("room") == Loaded(head, snapshots[9], history[9:])
 
-    @asynchronous
     async def test_a_load_without_snapshots_has_all_entries_up_to_the_revision(self, store: Store) -> None:
-        history = await make_session(store, revision=11)
+        history = await make.session(store, revision=11)
         for at in range(12):
-            assert await store.load("room", at) == Loaded(make_head(revision=11), None, history[:at])
+            assert await store.load("room", at) == Loaded(make.head(revision=11), None, history[:at])
 
-    @asynchronous
     async def test_what_was_read_does_not_change_afterwards(self, store: Store) -> None:
-        await make_session(store)
+        await make.session(store)
         head, loaded, entries = await store.head("room"), await store.load("room"), await store.entries("room")
-        await store.append(Commit("room", make_entry(2), expires=MUCH_LATER, snapshot=Snapshot(2, b"state")))
-        assert head == make_head(revision=1)
-        assert loaded == Loaded(head, None, [make_entry(1)])
-        assert entries == [make_entry(1)]
+        await append(store, "room", 2, expires=MUCH_LATER, snapshot=Snapshot(2, b"state"))
+        assert head == make.head(revision=1)
+        assert loaded == Loaded(head, None, [make.entry(1)])
+        assert entries == [make.entry(1)]
         entries.clear()
         loaded.entries.clear()
-        assert await store.entries("room") == [make_entry(1), make_entry(2)]
+        assert await store.entries("room") == [make.entry(1), make.entry(2)]
 
     # Counting.
 
-    @asynchronous
     async def test_live_sessions_are_counted(self, store: Store) -> None:
         assert await store.count(NOW) == 0
         for number in range(7):
-            await make_session(store, f"room {number}", environment=f"env {number % 2}", expires=NOW + number)
+            await make.session(store, f"room {number}", environment=f"env {number % 2}", expires=NOW + number)
         assert [await store.count(NOW + passed) for passed in (-1, 0, 0.5, 3, 5, 6, 99)] == [7, 6, 6, 3, 1, 0, 0]
 
-    @asynchronous
     async def test_closed_swept_and_deleted_sessions_are_not_counted(self, store: Store) -> None:
         for number in range(6):
-            await make_session(store, f"room {number}", expires=LATER if number == 0 else MUCH_LATER)
-        await store.append(Commit("room 1", make_entry(2), expires=MUCH_LATER, closes=True))
-        await store.append(Commit("room 2", make_entry(2), expires=None, closes=True))
+            await make.session(store, f"room {number}", expires=LATER if number == 0 else MUCH_LATER)
+        await append(store, "room 1", 2, expires=MUCH_LATER, closes=True)
+        await append(store, "room 2", 2, expires=None, closes=True)
         assert await store.count(NOW) == 4
         await store.delete("room 3")
         await store.delete("room 1")
@@ -213,15 +184,14 @@ class ReadPromises(Suite):
         await store.sweep(LATER)
         assert await store.count(NOW) == 2
 
-    @asynchronous
     async def test_forks_are_counted_and_renewals_are_seen(self, store: Store) -> None:
-        await make_session(store)
-        await make_fork(store, "fork", "room", 1, expires=MUCH_LATER)
+        await make.session(store)
+        await make.fork(store, "fork", "room", 1, expires=MUCH_LATER)
         assert await store.count(NOW) == 2
         assert await store.count(LATER) == 1
         await store.touch("room", now=NOW, expires=MUCH_LATER)
         assert await store.count(LATER) == 2
-        await store.append(Commit("fork", make_entry(2), expires=LATER))
+        await append(store, "fork", 2)
         assert await store.count(LATER) == 1
         await store.delete("room")
         assert await store.count(NOW) == 1

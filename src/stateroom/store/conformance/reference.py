@@ -17,13 +17,14 @@ from stateroom.errors import (
     UnknownRevision,
     UnknownSession,
 )
-from stateroom.store import Blobs, Commit, Entry, Head, HeadFilter, Loaded, Order, Record, Snapshot, Store
-from stateroom.store.conformance.helpers import make_blobs, make_entry, make_head, outcome
+from stateroom.store import ALL_SESSIONS, Blobs, Commit, Entry, Head, HeadFilter, Loaded, Order, Record, Snapshot, Store
+from stateroom.store.conformance import make
+from stateroom.store.conformance.helpers import outcome
 
 MAINTENANCE = ("export", "orphans", "sizes", "vacuum")
 
 WEIGHTS = {
-    "create": 5, "append": 18, "touch": 1, "lease": 3, "release": 1, "head": 1, "heads": 1, "find_heads": 1,
+    "create": 5, "append": 18, "touch": 1, "lease": 3, "release": 1, "head": 1, "heads": 2,
     "children": 1, "load": 3, "entries": 2, "find_call": 2, "blobs": 2, "sweep": 2, "delete": 1, "count": 1,
     "export": 2, "restore": 2, "prune": 1, "size": 1, "orphans": 1, "vacuum": 0.2,
 }  # fmt: skip
@@ -114,20 +115,16 @@ class Reference:
     def head(self, session: str) -> Head:
         return self.find(session).head
 
-    def heads(self, environment: str | None) -> list[Head]:
-        heads = [found.head for found in self.sessions.values() if environment in (None, found.head.environment)]
-        return sorted(heads, key=lambda head: (head.created, head.id), reverse=True)
-
-    def find_heads(self, wanted: HeadFilter, order: Order) -> list[Head]:
-        found = [head for head in self.heads(None) if wanted.matches(head)]
+    def heads(self, wanted: HeadFilter = ALL_SESSIONS, order: Order = "newest", limit: int = 100) -> list[Head]:
+        heads = [found.head for found in self.sessions.values() if wanted.matches(found.head)]
+        heads.sort(key=lambda head: (head.created, head.id), reverse=order != "oldest")
         if order == "reward":
-            found = [head for head in found if head.reward is not None]
-            return sorted(found, key=lambda head: (head.reward, head.created, head.id), reverse=True)
-        return found if order == "newest" else found[::-1]
+            heads = sorted((head for head in heads if head.reward is not None), key=_reward, reverse=True)
+        return heads[:limit]
 
     def children(self, session: str) -> list[Head]:
         self.find(session)
-        return [head for head in reversed(self.heads(None)) if head.parent == session]
+        return [head for head in self.heads(order="oldest") if head.parent == session]
 
     def load(self, session: str, at: int | None) -> Loaded:
         found = self.find(session)
@@ -214,13 +211,15 @@ class Reference:
         return record.head.id not in self.sessions or self.answer("check_parent", {"head": record.head}) is None
 
 
+def _reward(head: Head) -> float:
+    return head.reward or 0.0
+
+
 async def ask(store: Store, name: str, arguments: dict[str, Any]) -> Any:
     """What a store answers, so that it can be compared with what the model answers."""
     name = {"look": "export", "restore": "put"}.get(name, name)
     part: Any = store.maintenance if name in MAINTENANCE else store
     got: Any = await outcome(getattr(part, name)(**arguments))
-    if name in ("heads", "children") and isinstance(got, list):  # those of one age may be listed in any order
-        got.sort(key=lambda head: (head.created, head.id), reverse=name == "heads")
     if name == "size" and not isinstance(got, type):  # how many bytes they are depends on the store
         return got.rows
     return got
@@ -228,8 +227,8 @@ async def ask(store: Store, name: str, arguments: dict[str, Any]) -> Any:
 
 async def compare(store: Store, model: Reference) -> None:
     """Compare all that there is."""
-    listed = await ask(store, "heads", {"environment": None, "limit": 1 + len(model.sessions)})
-    assert listed == model.heads(None)
+    limit = 1 + len(model.sessions)
+    assert await store.heads(limit=limit) == model.heads(limit=limit)
     for session, found in model.sessions.items():
         assert await store.maintenance.export(session) == model.look(session)
         for at in (None, *range(found.head.revision + 1)):
@@ -258,8 +257,7 @@ def choose_call(model: Reference, chance: random.Random, now: float) -> tuple[st
     if name == "append":
         return name, _choose_append(model, chance, now, session)
     of_the_store: dict[str, dict[str, Any]] = {
-        "heads": {"environment": chance.choice([None, "a", "b"])},
-        "find_heads": {"wanted": _choose_filter(chance, now), "order": chance.choice(["newest", "oldest", "reward"])},
+        "heads": {"wanted": _choose_filter(chance, now), "order": chance.choice(["newest", "oldest", "reward"])},
         "sweep": {"now": now},
         "count": {"now": now},
         "restore": {"record": chance.choice(records)} if records else {},
@@ -293,7 +291,7 @@ def _choose_session(model: Reference, chance: random.Random, now: float, parent:
     revision = model.sessions[parent].head.revision if parent in model.sessions else 0
     first = max(0, revision + chance.choice([-2, -1, 0, 0, 0, 1])) if forks else 0
     last = first + chance.randrange(3)
-    head = make_head(
+    head = make.head(
         made,
         environment=chance.choice(["a", "b"]),
         created=now,  # no two sessions of one id have the same, or one could be restored over the other
@@ -305,18 +303,18 @@ def _choose_session(model: Reference, chance: random.Random, now: float, parent:
     )
     return {
         "head": head,
-        "entries": [make_entry(number, at=now, body=chance.randbytes(9)) for number in range(first + 1, last + 1)],
+        "entries": [make.entry(number, at=now, body=chance.randbytes(9)) for number in range(first + 1, last + 1)],
         "snapshot": Snapshot(last, chance.randbytes(9)) if chance.random() < 0.3 else None,
         "blobs": _choose_blobs(chance, 1),
     }
 
 
 def _choose_append(model: Reference, chance: random.Random, now: float, session: str) -> dict[str, Any]:
-    head = model.sessions[session].head if session in model.sessions else make_head(session)
+    head = model.sessions[session].head if session in model.sessions else make.head(session)
     revision = max(0, head.revision + chance.choice([1] * 12 + [0, 2]))
     commit = Commit(
         session,
-        make_entry(revision, _choose_call_id(chance), at=now, body=chance.randbytes(9)),
+        make.entry(revision, _choose_call_id(chance), at=now, body=chance.randbytes(9)),
         expires=chance.choice([_choose_expiry(chance, now), _choose_expiry(chance, now), None]),
         fence=head.fence + chance.choice([0] * 12 + [-1, 1]),
         snapshot=Snapshot(revision, chance.randbytes(9)) if chance.random() < 0.2 else None,
@@ -348,4 +346,4 @@ def _choose_call_id(chance: random.Random) -> str | None:
 
 
 def _choose_blobs(chance: random.Random, most: int) -> dict[str, bytes]:
-    return make_blobs(*(b"blob %d" % chance.randrange(6) for _ in range(chance.randint(0, most))))
+    return make.blobs(*(b"blob %d" % chance.randrange(6) for _ in range(chance.randint(0, most))))

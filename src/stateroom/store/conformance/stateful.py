@@ -17,8 +17,10 @@ from typing import Any
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from stateroom.store import NO_BLOBS, Blobs, Commit, Head, HeadFilter, Snapshot, open_store
-from stateroom.store.conformance.helpers import NOW, TIMEOUT, make_blobs, make_entry, make_head
+from stateroom.store import Commit, Head, HeadFilter, Snapshot, open_store
+from stateroom.store.conformance import make
+from stateroom.store.conformance.helpers import TIMEOUT
+from stateroom.store.conformance.make import NOW
 from stateroom.store.conformance.reference import Reference, ask, compare
 
 NAMES = ["a", "A", "b/'\n {c}"]
@@ -33,7 +35,7 @@ RARELY = st.sampled_from([False] * 9 + [True])
 PHASES = [None, "planning", None, "done"]
 REWARDS = [None, None, 0.5, None]
 BODIES = [b"", b"large", b"larger"]
-BLOBS = st.sampled_from([make_blobs(), make_blobs(b"large"), make_blobs(b"larger", b""), make_blobs(*BODIES)])
+BLOBS = st.sampled_from([make.blobs(), make.blobs(b"large"), make.blobs(b"larger", b""), make.blobs(*BODIES)])
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -74,7 +76,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def head(self, session: str) -> Head:
         found = self.model.sessions.get(session)
-        return found.head if found else make_head(session)
+        return found.head if found else make.head(session)
 
     def body(self) -> bytes:
         """One that no other entry or snapshot has."""
@@ -103,8 +105,8 @@ class StoreMachine(RuleBasedStateMachine):
     def make(self, session: str, count: int, blobs: dict[str, bytes], **fields: Any) -> None:
         self.now += 0.25  # no two sessions of one id have the same age, or one could be restored over the other
         first = fields.get("parent_revision", 0)
-        head = make_head(session, created=self.now, revision=first + count, **fields)
-        entries = [make_entry(number, at=self.now, body=self.body()) for number in range(first + 1, first + count + 1)]
+        head = make.head(session, created=self.now, revision=first + count, **fields)
+        entries = [make.entry(number, at=self.now, body=self.body()) for number in range(first + 1, first + count + 1)]
         snapshot = Snapshot(head.revision, self.body()) if count else None
         self.both("create", head=head, entries=entries, snapshot=snapshot, blobs=blobs)
 
@@ -137,26 +139,20 @@ class StoreMachine(RuleBasedStateMachine):
         *,
         life: float | None = None,
         snapshot: bool = False,
-        blobs: Blobs = NO_BLOBS,
-        closes: bool = False,
-        phase: str | None = None,
-        reward: float | None = None,
         ahead: int = 0,
         above: int = 0,
+        **fields: Any,
     ) -> None:
         """Append an entry, possibly one at the wrong revision, or at the wrong fence."""
         head = self.head(session)
         revision = head.revision + 1 + ahead
         commit = Commit(
             session,
-            make_entry(revision, call_id, at=self.now, body=self.body()),
+            make.entry(revision, call_id, at=self.now, body=self.body()),
             expires=None if life is None else self.now + life,
             fence=head.fence + above,
             snapshot=Snapshot(revision, self.body()) if snapshot else None,
-            blobs=blobs,
-            closes=closes,
-            phase=phase,
-            reward=reward,
+            **fields,
         )
         self.both("append", commit=commit)
 
@@ -210,7 +206,7 @@ class StoreMachine(RuleBasedStateMachine):
     def read(self, session: str, after: int, until: int | None) -> None:
         self.both("load", session=session, at=until)
         self.both("entries", session=session, after=after, until=until)
-        self.both("blobs", session=session, digests=[*make_blobs(*BODIES)])
+        self.both("blobs", session=session, digests=[*make.blobs(*BODIES)])
         for call_id in ("one", "two", "three"):
             self.both("find_call", session=session, call_id=call_id)
         self.both("children", session=session)
@@ -218,10 +214,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def look_around(self) -> None:
-        self.both("heads", environment=None)
+        self.both("heads")
         live = HeadFilter(status="live", at=self.now, phase="done")
-        self.both("find_heads", wanted=live, order="oldest")
-        self.both("find_heads", wanted=HeadFilter(min_reward=0.0), order="reward")
+        self.both("heads", wanted=live, order="oldest")
+        self.both("heads", wanted=HeadFilter(min_reward=0.0), order="reward")
         self.both("count", now=self.now)
         self.both("orphans")
 

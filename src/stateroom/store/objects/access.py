@@ -6,33 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import wraps
-from random import uniform
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from stateroom.errors import BadData, StateroomError, StoreUnavailable, UnknownSession
 from stateroom.lru import LRU
+from stateroom.pauses import Pauses
 from stateroom.store.concurrency import Gate
+from stateroom.store.objects import layout
 from stateroom.store.objects.backend import Missing, Moved, ObjectBackend, Version
-from stateroom.store.objects.layout import (
-    TAIL,
-    Gone,
-    LogRun,
-    Root,
-    RunIndex,
-    Segment,
-    count_merged,
-    data_folder,
-    decode_head,
-    decode_index,
-    encode_head,
-    head_name,
-    join,
-    key_of,
-    make_segment,
-    new_name,
-    read_records,
-)
+from stateroom.store.objects.layout import Gone, LogRun, Root, RunIndex, Segment
 from stateroom.store.records import DAMAGE, Entry, Loaded, Record, Snapshot, damaged
 
 P = ParamSpec("P")
@@ -44,6 +27,8 @@ KNOWN = 1_000
 """Number of sessions cached, so that an append to one of them need not read it first."""
 ATTEMPTS = 100
 """Attempts per change while other processes are quicker."""
+PAUSES = Pauses(first=0.004, longest=0.04)
+"""After the second attempt and those that follow."""
 
 Part = tuple[str, bytes]
 """The short name of a segment or blob, and its content."""
@@ -110,7 +95,7 @@ class Access:
     async def fetch(self, session: str) -> SessionView:
         """The session as it is now."""
         known = self._views.get(session)
-        name = head_name(key_of(session))
+        name = layout.head_name(layout.key_of(session))
         try:
             found = await (self.backend.read_changed(name, known.version) if known else self.backend.read(name))
         except Missing:
@@ -118,7 +103,7 @@ class Access:
         if found is None and known is not None:
             return known
         assert found is not None
-        content = decode_head(found.data, name)
+        content = layout.decode_head(found.data, name)
         if isinstance(content, Gone):
             raise self._unknown(session)
         return self.remember(content, found.version)
@@ -137,22 +122,22 @@ class Access:
 
     async def look(self, key: str) -> tuple[Root | Gone | None, Version]:
         """The head object of a key, if there is one."""
-        name = head_name(key)
+        name = layout.head_name(key)
         try:
             found = await self.backend.read(name)
         except Missing:
             return None, None
-        return decode_head(found.data, name), found.version
+        return layout.decode_head(found.data, name), found.version
 
     async def swap(self, key: str, content: Root | Gone, version: Version | None) -> tuple[Root | Gone, Version]:
         """Replace a head object, or nothing; the new one with its stamp, and its version. Else raises `Moved`."""
-        stamped, data = encode_head(content)
-        return stamped, await self.backend.swap(head_name(key), data, version)
+        stamped, data = layout.encode_head(content)
+        return stamped, await self.backend.swap(layout.head_name(key), data, version)
 
     # Changes.
 
     async def change(self, session: str, plan: Callable[[SessionView], Awaitable[SessionChange | None]]) -> Root:
-        """SessionChange a session as `plan` says, which may refuse, or return None for no change.
+        """Change a session as `plan` says, which may refuse, or return None for no change.
 
         The plan is first made for the cached session. If it is a change, the swap shows whether the cache is up to
         date; a refusal, or no change, counts only for the session as it is now.
@@ -181,23 +166,20 @@ class Access:
                     if fresh:
                         raise
                 view = None
-                if attempt > 1:
-                    await asyncio.sleep(uniform(0, 0.002 * min(attempt, 20)))
+                await asyncio.sleep(PAUSES.after(attempt - 1))
         raise StoreUnavailable(f"{self.backend.url}: too many others change session {session!r}; try again")
 
     async def _commit(self, view: SessionView, change: SessionChange) -> Root | None:
         """Write a change; None if the session has changed since, and nothing is written."""
-        head, life = change.root.head, change.root.life
-        key = key_of(head.id)
-        folder = data_folder(key, life)
+        session, folder = change.root.head.id, change.root.folder
         await self.write((f"{folder}/{name}", data) for name, data in change.parts)
         try:
-            root, version = await self.swap(key, change.root, view.version)
+            root, version = await self.swap(layout.key_of(session), change.root, view.version)
         except Moved:
             await self.discard(f"{folder}/{name}" for name, _ in change.parts)
             return None
         except BaseException:  # it may have been written
-            self._views.pop(head.id, None)
+            self._views.pop(session, None)
             raise
         assert isinstance(root, Root)
         self.remember(root, version, {**view.indexes, **change.indexes})
@@ -223,13 +205,13 @@ class Access:
     async def add_run(self, view: SessionView, run: LogRun) -> SessionChange:
         """The session with one more run: in its head while that is small, else in a segment, with smaller ones."""
         root = view.root
-        tail = join([root.tail, run])
-        if tail.weight <= TAIL:
+        tail = layout.join([root.tail, run])
+        if tail.weight <= layout.TAIL:
             return SessionChange(root.changed(tail=tail))
-        merged = count_merged(root.segments, len(tail.records))
+        merged = layout.count_merged(root.segments, len(tail.records))
         stay, merge = root.segments[: len(root.segments) - merged], root.segments[len(root.segments) - merged :]
-        whole = join([*await asyncio.gather(*(self.read_run(view, segment) for segment in merge)), tail])
-        segment, data = make_segment(new_name(), whole)
+        whole = layout.join([*await asyncio.gather(*(self.read_run(view, segment) for segment in merge)), tail])
+        segment, data = layout.make_segment(layout.new_name(), whole)
         return SessionChange(
             root.changed(segments=(*stay, segment), tail=LogRun()),
             parts=[(segment.name, data)],
@@ -260,13 +242,12 @@ class Access:
         """Some bytes of a segment or blob."""
         if end <= start:
             return b""
-        root = view.root
-        return await self.backend.read_part(f"{data_folder(key_of(root.head.id), root.life)}/{name}", start, end)
+        return await self.backend.read_part(f"{view.root.folder}/{name}", start, end)
 
     async def read_run(self, view: SessionView, segment: Segment) -> LogRun:
         """A segment, whole."""
         data = await self.read_part(view, segment.name, 0, segment.size + segment.index_size)
-        index = view.indexes[segment.name] = decode_index(data[segment.size :])
+        index = view.indexes[segment.name] = layout.decode_index(data[segment.size :])
         return LogRun(data[: segment.size], index)
 
     async def read_index(self, view: SessionView, segment: Segment) -> RunIndex:
@@ -274,7 +255,7 @@ class Access:
         index = view.indexes.get(segment.name)
         if index is None:
             data = await self.read_part(view, segment.name, segment.size, segment.size + segment.index_size)
-            index = view.indexes[segment.name] = decode_index(data)
+            index = view.indexes[segment.name] = layout.decode_index(data)
         return index
 
     async def read_indexes(self, view: SessionView) -> list[RunIndex]:
@@ -288,7 +269,7 @@ class Access:
     async def read_entries(self, view: SessionView, after: int, until: int) -> list[Entry]:
         """The entries above a revision, up to another."""
         pieces = await asyncio.gather(*self._pieces(view, view.root.segments, after, until))
-        items = read_records(b"".join([*pieces, view.root.tail.records]))
+        items = layout.read_records(b"".join([*pieces, view.root.tail.records]))
         return [item for item in items if isinstance(item, Entry) and after < item.revision <= until]
 
     async def load(self, view: SessionView, until: int) -> Loaded:
@@ -310,7 +291,7 @@ class Access:
             later = self._pieces(view, root.segments[number + 1 :], revision, until)
             pieces = await asyncio.gather(self.read_part(view, segment.name, position, end), *later)
             records = b"".join([*pieces, root.tail.records])
-        items = list(read_records(records))
+        items = list(layout.read_records(records))
         snapshot = next((item for item in items if isinstance(item, Snapshot)), None)
         if snapshot is None:
             raise BadData(f"there is no snapshot at revision {revision}")
@@ -365,7 +346,7 @@ class Access:
     async def read_log(self, view: SessionView) -> tuple[list[Entry], list[Snapshot]]:
         """All entries and all snapshots."""
         runs = await asyncio.gather(*(self.read_run(view, segment) for segment in view.root.segments))
-        items = list(read_records(join([*runs, view.root.tail]).records))
+        items = list(layout.read_records(layout.join([*runs, view.root.tail]).records))
         entries = [item for item in items if isinstance(item, Entry)]
         return entries, [item for item in items if isinstance(item, Snapshot)]
 

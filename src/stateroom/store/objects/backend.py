@@ -14,7 +14,7 @@ import fcntl
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -102,6 +102,10 @@ class ObjectBackend(ABC):
     @abstractmethod
     def list(self, folder: str, after: str = "") -> AsyncGenerator[list[Listed]]:
         """The objects in a folder and below, after a name, in the order of their names, in portions."""
+
+    async def list_all(self, folder: str) -> Sequence[Listed]:
+        """All objects in a folder and below."""
+        return [listed async for portion in self.list(folder) for listed in portion]
 
     @abstractmethod
     async def remove(self, names: Iterable[str]) -> None:

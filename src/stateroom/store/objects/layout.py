@@ -22,6 +22,8 @@ from stateroom.store.records import Entry, Head, Snapshot
 MARK = "stateroom"
 HEADS, RECENT, FORKS, DATA = "heads", "recent", "forks", "data"
 FOLDERS = (HEADS, RECENT, FORKS, DATA)
+OWNED = FOLDERS[1:]
+"""The folders with the notes and the data of sessions."""
 
 _PLAIN = re.compile("[a-z0-9_-]{1,64}")
 _ALL_ONES = (1 << 64) - 1
@@ -56,6 +58,11 @@ def key_of(session: str) -> str:
 def head_name(key: str) -> str:
     """The name of a session's head object."""
     return f"{HEADS}/{key}"
+
+
+def key_in(name: str) -> str:
+    """The key in the name of a head object."""
+    return name.removeprefix(f"{HEADS}/")
 
 
 def data_folder(key: str, life: str) -> str:
@@ -308,6 +315,11 @@ class Root(msgspec.Struct, frozen=True, array_like=True, tag="session"):
     """Set before a removal; any change clears it."""
     stamp: bytes = b""
     """New at each change, so that no content ever comes twice."""
+
+    @property
+    def folder(self) -> str:
+        """The folder of its segments and blobs."""
+        return data_folder(key_of(self.head.id), self.life)
 
     def changed(self, **fields: Any) -> Root:
         """The same with some fields changed, and without doubt."""

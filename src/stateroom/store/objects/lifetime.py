@@ -16,29 +16,10 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from stateroom.errors import BadData, StateroomError, StoreError, StoreUnavailable
+from stateroom.store.objects import layout
 from stateroom.store.objects.access import Access, Part, SessionChange, SessionView
 from stateroom.store.objects.backend import Moved
-from stateroom.store.objects.layout import (
-    TAIL,
-    Blob,
-    Gone,
-    LogRun,
-    Owner,
-    Root,
-    Segment,
-    data_folder,
-    fork_name,
-    forks_folder,
-    head_name,
-    join,
-    key_of,
-    make_run,
-    make_segment,
-    new_name,
-    owner_of,
-    read_records,
-    recent_name,
-)
+from stateroom.store.objects.layout import Blob, Gone, LogRun, Owner, Root, Segment
 from stateroom.store.records import Blobs, Entry, Head, Record, Snapshot, no_snapshot
 
 REMOVAL_TIMEOUT = 5.0
@@ -47,19 +28,19 @@ REMOVAL_TIMEOUT = 5.0
 
 def name_blobs(blobs: Blobs) -> tuple[list[Blob], list[Part]]:
     """Blobs under unique names: as a segment refers to them, and as they are written."""
-    rows = [Blob(digest, new_name(), len(body)) for digest, body in blobs.items()]
+    rows = [Blob(digest, layout.new_name(), len(body)) for digest, body in blobs.items()]
     return rows, [(row.name, body) for row, body in zip(rows, blobs.values(), strict=True)]
 
 
 async def begin(access: Access, record: Record) -> None:
     """Add a session."""
-    key = key_of(record.head.id)
+    key = layout.key_of(record.head.id)
     lives: set[str] = set()
     give_up = monotonic() + REMOVAL_TIMEOUT
     while not await _try_to_begin(access, record, lives):
         while isinstance(there := (await access.look(key))[0], Gone):
             if there.life in lives:  # the parent was about to be removed
-                await access.backend.remove([head_name(key)])
+                await access.backend.remove([layout.head_name(key)])
             elif monotonic() > give_up:
                 raise StoreUnavailable(
                     f"{access.backend.url}: the last session {record.head.id!r} is still being removed"
@@ -71,18 +52,18 @@ async def begin(access: Access, record: Record) -> None:
 async def _try_to_begin(access: Access, record: Record, lives: set[str]) -> bool:
     """Add a session, unless a `Gone` is in its place. Each attempt is a life of its own."""
     head = record.head
-    key, life = key_of(head.id), new_name()
+    key, life = layout.key_of(head.id), layout.new_name()
     lives.add(life)
     rows, parts = name_blobs(record.blobs)
-    root = Root(head, life, (), make_run(record.entries, record.snapshots, rows))
-    if root.tail.weight > TAIL:
-        segment, data = make_segment(new_name(), root.tail)
+    root = Root(head, life, (), layout.make_run(record.entries, record.snapshots, rows))
+    if root.tail.weight > layout.TAIL:
+        segment, data = layout.make_segment(layout.new_name(), root.tail)
         parts.append((segment.name, data))
         root = root.changed(segments=(segment,), tail=LogRun())
-    objects = [(f"{data_folder(key, life)}/{name}", data) for name, data in parts]
-    objects.append((recent_name(head, life), b""))
+    objects = [(f"{layout.data_folder(key, life)}/{name}", data) for name, data in parts]
+    objects.append((layout.recent_name(head, life), b""))
     if head.parent is not None:
-        objects.append((fork_name(head.parent, head.id, life), b""))
+        objects.append((layout.fork_name(head.parent, head.id, life), b""))
     names = [name for name, _ in objects]
     await access.write(objects)
     try:
@@ -129,8 +110,8 @@ class Forks(NamedTuple):
 
 async def find_forks(access: Access, session: str, *, prevent: bool = False) -> Forks:
     """The forks of a session; `prevent` stops those that have not begun."""
-    notes = [each.name async for some in access.backend.list(forks_folder(key_of(session))) for each in some]
-    owners = [(note, owner) for note in notes if (owner := owner_of(note))]
+    notes = [each.name for each in await access.backend.list_all(layout.forks_folder(layout.key_of(session)))]
+    owners = [(note, owner) for note in notes if (owner := layout.owner_of(note))]
     found = await asyncio.gather(*(_find_fork(access, note, owner, prevent=prevent) for note, owner in owners))
     roots = [fork for fork in found if isinstance(fork, Root)]
     return Forks(roots, any(isinstance(fork, BadData) for fork in found), [note for note, _ in owners])
@@ -162,7 +143,7 @@ async def remove(access: Access, session: str, *, expired_at: float | None = Non
 
     If forks read it and no time is given, it expires at once.
     """
-    key = key_of(session)
+    key = layout.key_of(session)
     give_up = monotonic() + REMOVAL_TIMEOUT
     async with access.turn(session):
         while True:
@@ -198,9 +179,9 @@ async def clear(access: Access, gone: Gone, notes: Sequence[str] = ()) -> None:
     A bucket removes any object of a name. So the last check comes right before that: if this process has slept so long
     that another one was quicker, there may be a new session.
     """
-    data = [each.name async for some in access.backend.list(data_folder(gone.key, gone.life)) for each in some]
+    data = [each.name for each in await access.backend.list_all(layout.data_folder(gone.key, gone.life))]
     there, _ = await access.look(gone.key)
-    mine = [head_name(gone.key)] if there is not None and there.stamp == gone.stamp else []
+    mine = [layout.head_name(gone.key)] if there is not None and there.stamp == gone.stamp else []
     await access.backend.remove([*data, *notes, *filter(None, (gone.recent, gone.fork)), *mine])
 
 
@@ -230,7 +211,7 @@ async def plan_prune(access: Access, view: SessionView, below: int) -> tuple[int
         return 0, None
     count = old[-1] + 1
     whole, dead = await _read_runs(access, view, count)
-    items = list(read_records(whole.records))
+    items = list(layout.read_records(whole.records))
     run = _run([item for item in items if stays(item)], whole)
     gone = sum(isinstance(item, Entry) and not stays(item) for item in items)
     return gone, _replace(view, count, run, dead)
@@ -247,15 +228,15 @@ async def plan_restore(access: Access, record: Record, view: SessionView) -> Ses
     entries = [entry for entry in record.entries if entry.revision not in have_entries]
     snapshots = [snapshot for snapshot in record.snapshots if snapshot.revision not in have_snapshots]
     rows, parts = name_blobs({digest: body for digest, body in record.blobs.items() if digest not in have_blobs})
-    new = make_run(entries, snapshots, rows)
+    new = layout.make_run(entries, snapshots, rows)
     newest = max(have_entries | have_snapshots, default=-1)
     missing: list[Entry | Snapshot] = [*entries, *snapshots]
     if all(item.revision > newest for item in missing):
         change = await access.add_run(view, new) if new.weight else SessionChange(root)
     else:  # something is missing in the middle
         whole, dead = await _read_runs(access, view, len(indexes))
-        items = [*read_records(whole.records), *missing]
-        change = _replace(view, len(indexes), _run(items, join([whole, new])), dead)
+        items = [*layout.read_records(whole.records), *missing]
+        change = _replace(view, len(indexes), _run(items, layout.join([whole, new])), dead)
     return change._replace(root=change.root.changed(head=record.head), parts=[*change.parts, *parts])
 
 
@@ -265,22 +246,22 @@ async def _read_runs(access: Access, view: SessionView, count: int) -> tuple[Log
     runs = list(await asyncio.gather(*(access.read_run(view, segment) for segment in segments)))
     if count > len(segments):
         runs.append(view.root.tail)
-    return join(runs), [segment.name for segment in segments]
+    return layout.join(runs), [segment.name for segment in segments]
 
 
 def _run(items: Sequence[Entry | Snapshot], whole: LogRun) -> LogRun:
     """A run of some items, with the blobs of another run."""
     entries = [item for item in items if isinstance(item, Entry)]
-    return make_run(entries, [item for item in items if isinstance(item, Snapshot)], whole.index.blobs)
+    return layout.make_run(entries, [item for item in items if isinstance(item, Snapshot)], whole.index.blobs)
 
 
 def _replace(view: SessionView, count: int, run: LogRun, dead: list[str]) -> SessionChange:
     """The session with a run in place of the first `count` of its segments and its tail."""
     root = view.root
     tail_too = count > len(root.segments)
-    if tail_too and run.weight <= TAIL:
+    if tail_too and run.weight <= layout.TAIL:
         return SessionChange(root.changed(segments=(), tail=run), dead=dead)
-    segment, data = make_segment(new_name(), run)
+    segment, data = layout.make_segment(layout.new_name(), run)
     segments: tuple[Segment, ...] = (segment, *root.segments[count:])
     return SessionChange(
         root.changed(segments=segments, tail=LogRun() if tail_too else root.tail),

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from stateroom.errors import BadData, UnknownSession
-from stateroom.store.concurrency import Gate
+from stateroom.store.concurrency import Gate, in_turn
 from stateroom.store.contract import Maintenance, Store
+from stateroom.store.objects import layout
 from stateroom.store.objects.access import Access, SessionChange, SessionView, operation
 from stateroom.store.objects.backend import Listed, Moved
-from stateroom.store.objects.layout import (
-    DATA,
-    FORKS,
-    HEADS,
-    RECENT,
-    Gone,
-    Owner,
-    Root,
-    Segment,
-    key_of,
-    make_segment,
-    owner_of,
-)
+from stateroom.store.objects.layout import Gone, Owner, Root, Segment
 from stateroom.store.objects.lifetime import clear, prevent_life, remove
 from stateroom.store.records import Head, Record, Size
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 MAX_CONCURRENT = 32
 """Most sessions read, or removed, at the same time."""
@@ -68,21 +53,18 @@ class ObjectMaintenance(Maintenance):
 
     async def _take(self) -> list[SeenHead]:
         """All heads that can be read."""
-        listed = await self._list(HEADS)
+        listed = await self.access.backend.list_all(layout.HEADS)
         self._damages = {}
-        seen = await in_turn(listed, self._look)
+        seen = await in_turn(listed, self._look, MAX_CONCURRENT)
         self._seen = {each.listed.name: each for each in seen if each is not None}
         return list(self._seen.values())
-
-    async def _list(self, folder: str) -> list[Listed]:
-        return [each async for some in self.access.backend.list(folder) for each in some]
 
     async def _look(self, listed: Listed) -> SeenHead | None:
         known = self._seen.get(listed.name)
         if known is not None and listed.tag is not None and listed.tag == known.listed.tag:
             return known
         try:
-            there, _ = await self.access.look(listed.name.removeprefix(f"{HEADS}/"))
+            there, _ = await self.access.look(layout.key_in(listed.name))
         except BadData as error:
             self._damages[listed.name] = str(error)
             return None
@@ -90,7 +72,7 @@ class ObjectMaintenance(Maintenance):
             return None
         if isinstance(there, Gone):
             return SeenHead(listed, there.life, None)
-        return SeenHead(listed, there.life, there.head, (*there.segments, make_segment("", there.tail)[0]))
+        return SeenHead(listed, there.life, there.head, (*there.segments, layout.make_segment("", there.tail)[0]))
 
     async def count(self, now: float) -> int:
         """The number of live sessions."""
@@ -102,7 +84,7 @@ class ObjectMaintenance(Maintenance):
     async def sweep(self, now: float) -> int:
         """Remove the sessions that have expired, unless remaining forks read them; returns their number."""
         seen = await self._take()
-        heads = {each.head.id: each.head for each in seen if each.head is not None}
+        heads = _heads_of(seen)
         expired = [head.id for head in heads.values() if head.expires <= now]
         swept = await self._remove_families(heads, expired, now)
         await self._finish_removals(seen)
@@ -123,7 +105,7 @@ class ObjectMaintenance(Maintenance):
 
         rest, removed = set(chosen), 0
         while childless := [session for session in rest if not forks[session]]:
-            done = await in_turn(childless, try_to_remove)
+            done = await in_turn(childless, try_to_remove, MAX_CONCURRENT)
             removed += sum(done)
             rest.difference_update(childless)
             for session in childless:
@@ -136,7 +118,7 @@ class ObjectMaintenance(Maintenance):
         """Finish the removals of processes that died. Of many that try, only one does it."""
         for each in seen:
             if each.head is None and _is_left_behind(each.listed, REMOVAL_LEFT_BEHIND):
-                key = each.listed.name.removeprefix(f"{HEADS}/")
+                key = layout.key_in(each.listed.name)
                 try:
                     gone, version = await self.access.look(key)
                 except BadData:
@@ -157,7 +139,7 @@ class ObjectMaintenance(Maintenance):
         sessions = [seen for seen in await self._take() if seen.head is not None]
         parts = [part for seen in sessions for part in seen.parts]
         tails = sum(seen.parts[-1].size for seen in sessions)
-        objects = await self._list("")
+        objects = await self.access.backend.list_all("")
         return {
             "sessions": Size(len(sessions), sum(seen.listed.size for seen in sessions) - tails),
             "entries": Size(
@@ -174,7 +156,8 @@ class ObjectMaintenance(Maintenance):
     async def orphans(self) -> list[str]:
         strays, unreferenced, seen = await self._find_strays()
         words = [*self._damages.values()]
-        words += [f"object {name}, which is none of a store's" for name in await self._foreign()]
+        foreign = [listed.name for listed in await self._owned() if layout.owner_of(listed.name) is None]
+        words += [f"object {name}, which is none of a store's" for name in foreign]
         words += [f"object {name} of a session that is not there" for names in strays.values() for name in names]
         words += [
             f"object {name} that session {session!r} does not refer to"
@@ -196,26 +179,25 @@ class ObjectMaintenance(Maintenance):
         session is changed, or stopped from beginning: then the writer cannot refer to the object any more.
         """
         strays, unreferenced, seen = await self._find_strays()
-        await in_turn(strays.items(), self._remove_strays)
+        await in_turn(strays.items(), self._remove_strays, MAX_CONCURRENT)
         for session, names in unreferenced.items():
             await self._remove_unreferenced(session, names)
         await self._finish_removals(seen)
-        heads = {each.head.id: each.head for each in seen if each.head is not None}
+        heads = _heads_of(seen)
         await self._remove_families(heads, _with_forks(heads, await self._lost(seen)), None)
         await self.access.backend.vacuum()
 
     async def _find_strays(self) -> tuple[dict[Owner, list[str]], dict[str, list[str]], list[SeenHead]]:
         """Objects of sessions that do not exist, by owner; unreferenced objects of those that do; all heads."""
         old: defaultdict[Owner, list[str]] = defaultdict(list)
-        for folder in (RECENT, FORKS, DATA):
-            for listed in await self._list(folder):
-                owner = owner_of(listed.name)
-                if owner is not None and _is_left_behind(listed, LEFT_BEHIND):
-                    old[owner].append(listed.name)
+        for listed in await self._owned():
+            owner = layout.owner_of(listed.name)
+            if owner is not None and _is_left_behind(listed, LEFT_BEHIND):
+                old[owner].append(listed.name)
         seen = await self._take()
-        alive = {Owner(key_of(each.head.id), each.life): each.head.id for each in seen if each.head is not None}
-        ending = {Owner(each.listed.name.removeprefix(f"{HEADS}/"), each.life) for each in seen if each.head is None}
-        unread = {name.removeprefix(f"{HEADS}/") for name in self._damages}
+        alive = {Owner(layout.key_of(each.head.id), each.life): each.head.id for each in seen if each.head is not None}
+        ending = {Owner(layout.key_in(each.listed.name), each.life) for each in seen if each.head is None}
+        unread = {layout.key_in(name) for name in self._damages}
         strays = {
             owner: names
             for owner, names in old.items()
@@ -223,11 +205,11 @@ class ObjectMaintenance(Maintenance):
         }
         unreferenced: dict[str, list[str]] = {}
         for owner, names in old.items():
-            data = [name for name in names if name.startswith(f"{DATA}/")]
+            data = [name for name in names if name.startswith(f"{layout.DATA}/")]
             if owner in alive and (found := await self._unreferenced(alive[owner], data)):
                 unreferenced[alive[owner]] = found
         if strays:  # except those of a removal that has just ended
-            there = {listed.name for folder in (RECENT, FORKS, DATA) for listed in await self._list(folder)}
+            there = {listed.name for listed in await self._owned()}
             strays = {owner: kept for owner, names in strays.items() if (kept := [n for n in names if n in there])}
         return strays, unreferenced, seen
 
@@ -240,10 +222,9 @@ class ObjectMaintenance(Maintenance):
         except (UnknownSession, BadData):
             return []
 
-    async def _foreign(self) -> list[str]:
-        """Objects with names that are not ours."""
-        listed = [each for folder in (RECENT, FORKS, DATA) for each in await self._list(folder)]
-        return [each.name for each in listed if owner_of(each.name) is None]
+    async def _owned(self) -> list[Listed]:
+        """The notes and the data of all sessions."""
+        return [listed for folder in layout.OWNED for listed in await self.access.backend.list_all(folder)]
 
     async def _without_referenced(self, view: SessionView, names: Collection[str]) -> list[str]:
         referenced = {segment.name for segment in view.root.segments}
@@ -269,18 +250,23 @@ class ObjectMaintenance(Maintenance):
 
     async def _lost(self, seen: Iterable[SeenHead]) -> list[Head]:
         """Sessions whose parent is gone."""
-        heads = {each.head.id: each.head for each in seen if each.head is not None}
+        heads = _heads_of(seen)
         suspects = [head for head in heads.values() if head.parent is not None and head.parent not in heads]
 
         async def is_lost(head: Head) -> bool:
             try:
-                parent, _ = await self.access.look(key_of(head.parent or ""))
-                there, _ = await self.access.look(key_of(head.id))
+                parent, _ = await self.access.look(layout.key_of(head.parent or ""))
+                there, _ = await self.access.look(layout.key_of(head.id))
             except BadData:
                 return False
             return isinstance(there, Root) and not isinstance(parent, Root)
 
-        return [head for head, lost in zip(suspects, await in_turn(suspects, is_lost), strict=True) if lost]
+        lost = await in_turn(suspects, is_lost, MAX_CONCURRENT)
+        return [head for head, is_gone in zip(suspects, lost, strict=True) if is_gone]
+
+
+def _heads_of(seen: Iterable[SeenHead]) -> dict[str, Head]:
+    return {each.head.id: each.head for each in seen if each.head is not None}
 
 
 def _with_forks(heads: dict[str, Head], lost: Iterable[Head]) -> set[str]:
@@ -293,14 +279,3 @@ def _with_forks(heads: dict[str, Head], lost: Iterable[Head]) -> set[str]:
 
 def _is_left_behind(listed: Listed, time: timedelta) -> bool:
     return listed.written < datetime.now(UTC) - time
-
-
-async def in_turn(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Do work on many items, some at the same time; the results in order."""
-    turns = asyncio.Semaphore(MAX_CONCURRENT)
-
-    async def do(item: T) -> R:
-        async with turns:
-            return await work(item)
-
-    return await asyncio.gather(*(do(item) for item in items))

@@ -12,34 +12,23 @@ import msgspec
 
 from stateroom.errors import (
     BadData,
-    Conflict,
-    DuplicateCall,
     ForeignStore,
-    SessionLeased,
     StoreError,
     StoreUnavailable,
     UnknownSession,
     UnknownStore,
 )
-from stateroom.store.concurrency import Gate
+from stateroom.store.concurrency import Gate, in_turn
 from stateroom.store.contract import Store
+from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, filter_newest
+from stateroom.store.objects import layout
 from stateroom.store.objects.access import Access, SessionChange, SessionView, operation
 from stateroom.store.objects.backend import Folder, Missing, Moved, ObjectBackend
 from stateroom.store.objects.bucket import OPTIONS, Bucket
-from stateroom.store.objects.layout import (
-    FOLDERS,
-    MARK,
-    RECENT,
-    Root,
-    age_of,
-    environment_of,
-    make_run,
-    new_name,
-    owner_of,
-)
+from stateroom.store.objects.layout import Root
 from stateroom.store.objects.lifetime import begin, find_forks, name_blobs, plan_prune, plan_restore, remove
-from stateroom.store.objects.maintenance import ObjectMaintenance, in_turn
-from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size
+from stateroom.store.objects.maintenance import MAX_CONCURRENT, ObjectMaintenance
+from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size, check_version
 from stateroom.store.url import parse_url, without_secrets
 
 FORMAT = 1
@@ -75,7 +64,7 @@ class ObjectStore(Store):
     | load, entries | 1, and 1 for each segment that has something of it |
     | create | 2; a fork 4; each blob is one more |
     | find_call, blobs | as head, and 1 for what is found |
-    | heads, find_heads | 1 for each thousand sessions passed over, and 1 for each head, also of those filtered out |
+    | heads | 1 for each thousand sessions passed over, and 1 for each head, also of those filtered out |
     | children, delete | a few for the session, and 1 for each fork |
     | count, sweep | 1 for each thousand sessions, and 1 for each head that has changed since the last |
 
@@ -111,19 +100,15 @@ class ObjectStore(Store):
 
     async def _check_mark(self) -> None:
         try:
-            found = await self.backend.read(MARK)
+            found = await self.backend.read(layout.MARK)
         except Missing:
             await self._leave_mark()
             return
         try:
             version = msgspec.json.decode(found.data, type=_Mark).stateroom
         except msgspec.DecodeError:
-            raise ForeignStore(f"{self.backend.url}: {MARK!r} is not what a Stateroom store has there") from None
-        if version > FORMAT:
-            raise ForeignStore(
-                f"{self.backend.url} was written by a newer Stateroom (store version {version}; this one reads "
-                f"{FORMAT}); upgrade"
-            )
+            raise ForeignStore(f"{self.backend.url}: {layout.MARK!r} is not what a Stateroom store has there") from None
+        check_version(self.backend.url, version, FORMAT)
 
     async def _leave_mark(self) -> None:
         """Make this a store, if it is empty, and if the server honours conditional writes."""
@@ -138,18 +123,18 @@ class ObjectStore(Store):
             await self._swap_mark(version)
             await self._expect_refusal(version)
         except BaseException:
-            await self.backend.remove([MARK])
+            await self.backend.remove([layout.MARK])
             raise
 
     async def _has_other_things(self) -> bool:
         async with aclosing(self.backend.list("")) as portions:
             async for portion in portions:
-                if any(listed.name.partition("/")[0] not in (MARK, *FOLDERS) for listed in portion):
+                if any(listed.name.partition("/")[0] not in (layout.MARK, *layout.FOLDERS) for listed in portion):
                     return True
         return False
 
     async def _swap_mark(self, version: Any) -> Any:
-        return await self.backend.swap(MARK, msgspec.json.encode(_Mark(FORMAT, new_name())), version)
+        return await self.backend.swap(layout.MARK, msgspec.json.encode(_Mark(FORMAT, layout.new_name())), version)
 
     async def _expect_refusal(self, version: Any) -> None:
         try:
@@ -182,15 +167,12 @@ class ObjectStore(Store):
         session, entry, blobs = commit.session, commit.entry, commit.blobs
 
         async def plan(view: SessionView) -> SessionChange:
-            head = view.root.head
-            head.check_live(entry.at)
-            if entry.call_id is not None and await self._access.find_call(view, entry.call_id) is not None:
-                raise DuplicateCall(session, entry.call_id)
-            if head.revision != entry.revision - 1 or head.fence != commit.fence:
-                raise Conflict(session, entry.revision - 1)
+            head, call_id = view.root.head, entry.call_id
+            duplicate = call_id is not None and await self._access.find_call(view, call_id) is not None
+            head.check_next(commit, duplicate=duplicate)
             have = await self._access.find_blobs(view) if blobs else {}
             rows, parts = name_blobs({digest: body for digest, body in blobs.items() if digest not in have})
-            run = make_run([entry], [commit.snapshot] if commit.snapshot else [], rows)
+            run = layout.make_run([entry], [commit.snapshot] if commit.snapshot else [], rows)
             change = await self._access.add_run(view, run)
             root = change.root.changed(head=head.after(commit))
             return change._replace(root=root, parts=[*change.parts, *parts])
@@ -208,21 +190,15 @@ class ObjectStore(Store):
     @operation
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
         async def plan(view: SessionView) -> SessionChange:
-            head = view.root.head
-            if head.holder == holder:
-                return SessionChange(view.root.with_head(leased_until=until))
-            if head.leased(now):
-                raise SessionLeased(session)
-            return SessionChange(view.root.with_head(fence=head.fence + 1, holder=holder, leased_until=until))
+            return SessionChange(view.root.changed(head=view.root.head.leased_to(holder, now, until)))
 
         return (await self._access.change(session, plan)).head
 
     @operation
     async def release(self, session: str, holder: str) -> None:
         async def plan(view: SessionView) -> SessionChange | None:
-            if view.root.head.holder != holder:
-                return None
-            return SessionChange(view.root.with_head(holder=None, leased_until=0.0))
+            head = view.root.head.released_by(holder)
+            return SessionChange(view.root.changed(head=head)) if head is not view.root.head else None
 
         await self._access.change(session, plan)
 
@@ -234,35 +210,38 @@ class ObjectStore(Store):
 
     @operation
     async def heads(
-        self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
+        self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
-        after = f"{RECENT}/{age_of(before.created)}" if before else ""
+        return await filter_newest(self._newest, wanted, order, after, limit)
+
+    async def _newest(self, environment: str | None, after: Head | None, limit: int) -> list[Head]:
+        first = f"{layout.RECENT}/{layout.age_of(after.created)}" if after else ""
         found: list[Head] = []
         waiting: list[str] = []
         """Names of sessions, all of an age or none: those of one age are in order only once their heads are read."""
-        async with aclosing(self.backend.list(RECENT, after)) as portions:
+        async with aclosing(self.backend.list(layout.RECENT, first)) as portions:
             async for portion in portions:
                 for name in [listed.name for listed in portion]:
-                    if owner_of(name) is None:
+                    if layout.owner_of(name) is None:
                         continue
                     age, _, mark, _ = name.split(".")
-                    if environment is not None and mark != environment_of(environment):
+                    if environment is not None and mark != layout.environment_of(environment):
                         continue
                     full = len(found) + len(waiting) >= limit
                     if full and waiting and not waiting[-1].startswith(f"{age}."):
-                        found += await self._read_recent(waiting, environment, before)
+                        found += await self._read_recent(waiting, environment, after)
                         waiting = []
                         if len(found) >= limit:
                             return found[:limit]
                     waiting.append(name)
-        found += await self._read_recent(waiting, environment, before)
+        found += await self._read_recent(waiting, environment, after)
         return found[:limit]
 
-    async def _read_recent(self, names: Sequence[str], environment: str | None, before: Head | None) -> list[Head]:
+    async def _read_recent(self, names: Sequence[str], environment: str | None, after: Head | None) -> list[Head]:
         """The heads of sessions that still exist, the newest first."""
 
         async def read(name: str) -> Head | None:
-            owner = owner_of(name)
+            owner = layout.owner_of(name)
             assert owner is not None
             with suppress(BadData):  # which `orphans` reports
                 there, _ = await self._access.look(owner.key)
@@ -271,10 +250,8 @@ class ObjectStore(Store):
 
         heads = [
             head
-            for head in await in_turn(names, read)
-            if head is not None
-            and environment in (None, head.environment)
-            and (before is None or head.age < before.age)
+            for head in await in_turn(names, read, MAX_CONCURRENT)
+            if head is not None and environment in (None, head.environment) and (after is None or head.age < after.age)
         ]
         return sorted(heads, key=lambda head: head.age, reverse=True)
 

@@ -10,38 +10,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 from operator import attrgetter
 
-from stateroom.errors import (
-    Conflict,
-    DuplicateCall,
-    SessionClosed,
-    SessionExpired,
-    StateroomError,
-    StoreError,
-    StoreUnavailable,
-    UnknownSession,
-)
-from stateroom.store.concurrency import first_batch
+from stateroom.errors import StoreError, StoreUnavailable
+from stateroom.store.concurrency import answer, first_batch
+from stateroom.store.postgresql import binary
+from stateroom.store.postgresql.binary import BYTES, REAL, TRUTH, WHOLE, Value, array, real, text, whole
 from stateroom.store.postgresql.connection import Pool
-from stateroom.store.postgresql.statements import (
-    BYTES,
-    NO_ITEM,
-    REAL,
-    TRUTH,
-    WHOLE,
-    Statements,
-    Value,
-    array,
-    blob_columns,
-    bytes_item,
-    real_item,
-    real_or_none,
-    text_item,
-    text_or_none,
-    truth_item,
-    whole,
-    whole_item,
-)
-from stateroom.store.records import Commit, Snapshot
+from stateroom.store.postgresql.statements import Statements
+from stateroom.store.records import Commit, Snapshot, refusal
 
 MAX_BATCH = 256
 """Most appends in a batch."""
@@ -61,16 +36,16 @@ class PendingAppend:
         entry = commit.entry
         self.session = commit.session
         self.entry = entry
-        self.row = (
-            text_item(commit.session),
-            whole_item(entry.revision),
-            whole_item(commit.fence),
-            text_item(entry.kind),
-            real_item(entry.at),
-            bytes_item(entry.body),
-            text_item(entry.call_id),
-            real_item(commit.expires),
-            truth_item(commit.closes),
+        self.row: tuple[Value, ...] = (
+            text(commit.session),
+            whole(entry.revision),
+            whole(commit.fence),
+            text(entry.kind),
+            real(entry.at),
+            entry.body,
+            binary.text_or_none(entry.call_id),
+            binary.real_or_none(commit.expires),
+            binary.truth(commit.closes),
         )
         self.phase = commit.phase
         self.reward = commit.reward
@@ -136,7 +111,7 @@ class Appends:
                 batch[append.session] = append
                 weight += append.weight
         self._waiting = rest
-        return sorted(batch.values(), key=_row)
+        return sorted(batch.values(), key=attrgetter("session"))
 
     async def _write(self, batch: Sequence[PendingAppend]) -> None:
         """Write a batch; if the server refuses one of them, write each alone."""
@@ -145,10 +120,10 @@ class Appends:
         try:
             async with self._pool.link() as link:
                 if len(batch) == 1:
-                    ((letters,),) = await link.ask(self._sql.append_one, _one(batch[0]))
+                    ((words,),) = await link.ask(self._sql.append_one, _one(batch[0]))
                 else:
-                    ((letters,),) = await link.ask(self._sql.append, _many(batch))
-            _report(batch, letters)
+                    ((words,),) = await link.ask(self._sql.append, _many(batch))
+            _report(batch, words.split())
         except StoreError as error:
             if len(batch) == 1 or isinstance(error, StoreUnavailable):
                 _fail(batch, error)
@@ -163,23 +138,22 @@ class Appends:
 
 def _one(append: PendingAppend) -> list[Value]:
     """The parameters of the statement for one append."""
-    values: list[Value] = [None if item is NO_ITEM else item[4:] for item in append.row]
     snapshot = append.snapshot
-    values += (text_or_none(append.phase), real_or_none(append.reward))
+    values = [*append.row, binary.text_or_none(append.phase), binary.real_or_none(append.reward)]
     values += (None, None) if snapshot is None else (whole(snapshot.revision), snapshot.body)
-    values += blob_columns(append.blobs.items()) if append.blobs else (None, None)
+    values += binary.blob_columns(append.blobs.items()) if append.blobs else (None, None)
     return values
 
 
 def _many(batch: Sequence[PendingAppend]) -> list[Value]:
     """The parameters of the statement for several appends."""
     columns = zip(*map(_row, batch), strict=True)
-    values: list[Value] = [array(of, items) for of, items in zip(_COLUMNS, columns, strict=True)]
+    values: list[Value] = [array(of, column) for of, column in zip(_COLUMNS, columns, strict=True)]
     values += _indexed_columns(batch)
     values += _snapshot_columns([append.snapshot for append in batch])
     if any(append.blobs for append in batch):
-        values += blob_columns(blob for append in batch for blob in append.blobs.items())
-        values.append(array(WHOLE, [whole_item(last) for last in accumulate(len(append.blobs) for append in batch)]))
+        values += binary.blob_columns(blob for append in batch for blob in append.blobs.items())
+        values.append(array(WHOLE, map(whole, accumulate(len(append.blobs) for append in batch))))
     else:
         values += (None, None, None)
     return values
@@ -189,8 +163,8 @@ def _indexed_columns(batch: Sequence[PendingAppend]) -> list[Value]:
     if all(append.phase is None and append.reward is None for append in batch):
         return [None, None]
     return [
-        array(BYTES, [text_item(append.phase) for append in batch]),
-        array(REAL, [real_item(append.reward) for append in batch]),
+        array(BYTES, [binary.text_or_none(append.phase) for append in batch]),
+        array(REAL, [binary.real_or_none(append.reward) for append in batch]),
     ]
 
 
@@ -198,8 +172,8 @@ def _snapshot_columns(snapshots: Sequence[Snapshot | None]) -> list[Value]:
     if not any(snapshots):
         return [None, None]
     return [
-        array(WHOLE, [NO_ITEM if snapshot is None else whole_item(snapshot.revision) for snapshot in snapshots]),
-        array(BYTES, [NO_ITEM if snapshot is None else bytes_item(snapshot.body) for snapshot in snapshots]),
+        array(WHOLE, [None if snapshot is None else whole(snapshot.revision) for snapshot in snapshots]),
+        array(BYTES, [None if snapshot is None else snapshot.body for snapshot in snapshots]),
     ]
 
 
@@ -211,30 +185,9 @@ def _stopped(error: BaseException) -> StoreError:
 
 def _fail(batch: Sequence[PendingAppend], error: Exception) -> None:
     for append in batch:
-        if not append.done.done():
-            append.done.set_exception(error)
+        answer(append.done, error=error)
 
 
-def _report(batch: Sequence[PendingAppend], letters: str) -> None:
-    for append, letter in zip(batch, letters, strict=True):
-        if append.done.done():
-            continue
-        if letter == ".":
-            append.done.set_result(None)
-        else:
-            append.done.set_exception(_refusal(append, letter))
-
-
-def _refusal(append: PendingAppend, letter: str) -> StateroomError:
-    session, entry = append.session, append.entry
-    match letter:
-        case "u":
-            return UnknownSession(session)
-        case "c":
-            return SessionClosed(session)
-        case "e":
-            return SessionExpired(session)
-        case "d":
-            return DuplicateCall(session, str(entry.call_id))
-        case _:
-            return Conflict(session, entry.revision - 1)
+def _report(batch: Sequence[PendingAppend], words: Sequence[str]) -> None:
+    for append, word in zip(batch, words, strict=True):
+        answer(append.done, error=None if word == "done" else refusal(word, append.session, append.entry))

@@ -21,7 +21,7 @@ from psycopg.pq import Conninfo, DiagnosticField, ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
 from stateroom.errors import StateroomError, StoreError, StoreUnavailable, UnknownStore
-from stateroom.store.postgresql.statements import Value
+from stateroom.store.postgresql.binary import Value
 from stateroom.store.url import parse_url, without_secrets
 
 TIMEOUT = 5.0

@@ -11,10 +11,13 @@ from __future__ import annotations
 from zlib import crc32
 
 from stateroom.errors import ForeignStore, StoreUnavailable
+from stateroom.store.postgresql.binary import TEXT, array, text, whole
 from stateroom.store.postgresql.connection import LONG, PostgresLink, transaction
-from stateroom.store.postgresql.statements import TEXT, array, in_schema, text_item, whole
+from stateroom.store.postgresql.statements import in_schema
+from stateroom.store.records import check_version
 
 TABLES = """
+-- In the order of the fields of a `Head`, so that one is a row.
 CREATE TABLE @.sessions (
     id bytea PRIMARY KEY,
     environment bytea NOT NULL,
@@ -70,8 +73,7 @@ ALTER TABLE @.blobs ALTER COLUMN body SET STORAGE EXTERNAL;
 """
 
 APPEND = """
--- Adds an entry to a session. Returns `.` if it was added, else why not: `u` unknown session, `c` closed, `e` expired,
--- `d` duplicate call, `x` conflict.
+-- Adds an entry to a session. Returns 'done' if it was added, else why not.
 CREATE FUNCTION @.append_one(
     wanted bytea, next_revision bigint, given_fence bigint, given_kind bytea, given_at float8, given_body bytea,
     given_call_id bytea, new_expires float8, closes boolean, new_phase bytea, new_reward float8,
@@ -87,12 +89,12 @@ BEGIN
         AND NOT EXISTS (SELECT FROM @.entries WHERE session = wanted AND call_id = given_call_id);
     IF NOT FOUND THEN
         SELECT CASE
-            WHEN closed THEN 'c'
-            WHEN expires <= given_at THEN 'e'
-            WHEN EXISTS (SELECT FROM @.entries WHERE session = wanted AND call_id = given_call_id) THEN 'd'
-            ELSE 'x'
+            WHEN closed THEN 'closed'
+            WHEN expires <= given_at THEN 'expired'
+            WHEN EXISTS (SELECT FROM @.entries WHERE session = wanted AND call_id = given_call_id) THEN 'duplicate'
+            ELSE 'conflict'
         END INTO refusal FROM @.sessions WHERE id = wanted;
-        RETURN coalesce(refusal, 'u');
+        RETURN coalesce(refusal, 'unknown');
     END IF;
     INSERT INTO @.entries (session, revision, kind, at, body, call_id)
     VALUES (wanted, next_revision, given_kind, given_at, given_body, given_call_id);
@@ -105,10 +107,10 @@ BEGIN
         SELECT wanted, given.* FROM unnest(blob_digests, blob_bodies) AS given
         ON CONFLICT DO NOTHING;
     END IF;
-    RETURN '.';
+    RETURN 'done';
 END $$;
 
--- The same for several sessions, one entry for each; returns a letter for each. `last_blobs` says where the blobs of
+-- The same for several sessions, one entry for each; returns a word for each. `last_blobs` says where the blobs of
 -- each end. Every worker sorts the ids in the same order, and heads are locked in it, so that batches never deadlock.
 CREATE FUNCTION @.append(
     ids bytea[], revisions bigint[], fences bigint[], kinds bytea[], times float8[], bodies bytea[], call_ids bytea[],
@@ -116,78 +118,64 @@ CREATE FUNCTION @.append(
     snapshot_revisions bigint[], snapshot_bodies bytea[], blob_digests bytea[], blob_bodies bytea[], last_blobs bigint[]
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-    letters text := '';
+    words text := '';
     first_blob bigint := 1;
 BEGIN
     FOR i IN 1 .. cardinality(ids) LOOP
-        letters := letters || @.append_one(
+        words := words || ' ' || @.append_one(
             ids[i], revisions[i], fences[i], kinds[i], times[i], bodies[i], call_ids[i], expiries[i], closings[i],
             phases[i], rewards[i], snapshot_revisions[i], snapshot_bodies[i],
             blob_digests[first_blob:last_blobs[i]], blob_bodies[first_blob:last_blobs[i]]
         );
         first_blob := last_blobs[i] + 1;
     END LOOP;
-    RETURN letters;
+    RETURN words;
 END $$;
 """
 
 CREATE = """
--- Adds a session. Returns NULL if it was added; else `t` the id is taken, `u` there is no such parent, `r` the parent
--- has not reached the revision. The parent is locked against removal, and nothing else.
+-- Adds a session. Returns NULL if it was added; else 'taken', or 'unknown' if there is no such parent, or 'revision' if
+-- that has not reached the revision. The parent is locked against removal, and nothing else.
 CREATE FUNCTION @.create_session(
-    new_id bytea, new_environment bytea, new_owner bytea, new_created float8, new_expires float8, new_revision bigint,
-    new_closed boolean, new_parent bytea, new_parent_revision bigint, new_fence bigint, new_holder bytea,
-    new_leased_until float8, new_phase bytea, new_reward float8,
-    revisions bigint[], kinds bytea[], times float8[], bodies bytea[], call_ids bytea[],
+    head @.sessions, revisions bigint[], kinds bytea[], times float8[], bodies bytea[], call_ids bytea[],
     snapshot_revisions bigint[], snapshot_bodies bytea[], blob_digests bytea[], blob_bodies bytea[]
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     reached bigint;
 BEGIN
-    IF EXISTS (SELECT FROM @.sessions WHERE id = new_id) THEN
-        RETURN 't';
+    IF EXISTS (SELECT FROM @.sessions WHERE id = head.id) THEN
+        RETURN 'taken';
     END IF;
-    IF new_parent IS NOT NULL THEN
-        SELECT revision INTO reached FROM @.sessions WHERE id = new_parent FOR KEY SHARE;
+    IF head.parent IS NOT NULL THEN
+        SELECT revision INTO reached FROM @.sessions WHERE id = head.parent FOR KEY SHARE;
         IF reached IS NULL THEN
-            RETURN 'u';
-        ELSIF reached < new_parent_revision THEN
-            RETURN 'r';
+            RETURN 'unknown';
+        ELSIF reached < head.parent_revision THEN
+            RETURN 'revision';
         END IF;
     END IF;
-    INSERT INTO @.sessions (
-        id, environment, owner, created, expires, revision, closed, parent, parent_revision, fence, holder,
-        leased_until, phase, reward
-    ) VALUES (
-        new_id, new_environment, new_owner, new_created, new_expires, new_revision, new_closed, new_parent,
-        new_parent_revision, new_fence, new_holder, new_leased_until, new_phase, new_reward
-    ) ON CONFLICT DO NOTHING;
+    INSERT INTO @.sessions SELECT head.* ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN  -- another worker was quicker
-        RETURN 't';
+        RETURN 'taken';
     END IF;
     INSERT INTO @.entries (session, revision, kind, at, body, call_id)
-    SELECT new_id, given.* FROM unnest(revisions, kinds, times, bodies, call_ids) AS given;
+    SELECT head.id, given.* FROM unnest(revisions, kinds, times, bodies, call_ids) AS given;
     INSERT INTO @.snapshots (session, revision, body)
-    SELECT new_id, given.* FROM unnest(snapshot_revisions, snapshot_bodies) AS given;
+    SELECT head.id, given.* FROM unnest(snapshot_revisions, snapshot_bodies) AS given;
     INSERT INTO @.blobs (session, digest, body)
-    SELECT new_id, given.* FROM unnest(blob_digests, blob_bodies) AS given;
+    SELECT head.id, given.* FROM unnest(blob_digests, blob_bodies) AS given;
     RETURN NULL;
 END $$;
 """
 
 LOAD = """
-CREATE TYPE @.loaded AS (
-    id bytea, environment bytea, owner bytea, created float8, expires float8, revision bigint, closed boolean,
-    parent bytea, parent_revision bigint, fence bigint, holder bytea, leased_until float8, phase bytea, reward float8,
-    part_revision bigint, kind bytea, at float8, body bytea, call_id bytea
-);
+CREATE TYPE @.loaded AS (head @.sessions, revision bigint, kind bytea, at float8, body bytea, call_id bytea);
 
 -- The first row is a session's head. A row with a body but no kind is its newest snapshot up to a revision, the newest
 -- by default; the others are the entries since up to there, in order. All is of the moment of the query that asks.
 CREATE FUNCTION @.load(wanted bytea, until bigint) RETURNS SETOF @.loaded LANGUAGE plpgsql STABLE AS $$
 DECLARE
     head @.sessions;
-    nothing @.sessions;
     base bigint;
 BEGIN
     SELECT * INTO head FROM @.sessions WHERE id = wanted;
@@ -197,10 +185,10 @@ BEGIN
     until := coalesce(until, head.revision);
     SELECT revision INTO base FROM @.snapshots
     WHERE session = wanted AND revision <= until ORDER BY revision DESC LIMIT 1;
-    RETURN QUERY SELECT head.*, NULL::bigint, NULL::bytea, NULL::float8, NULL::bytea, NULL::bytea;
-    RETURN QUERY SELECT nothing.*, revision, NULL::bytea, NULL::float8, body, NULL::bytea FROM @.snapshots
+    RETURN QUERY SELECT head, NULL::bigint, NULL::bytea, NULL::float8, NULL::bytea, NULL::bytea;
+    RETURN QUERY SELECT NULL::@.sessions, revision, NULL::bytea, NULL::float8, body, NULL::bytea FROM @.snapshots
     WHERE session = wanted AND revision = base;
-    RETURN QUERY SELECT nothing.*, entry.revision, kind, at, body, call_id FROM @.entries AS entry
+    RETURN QUERY SELECT NULL::@.sessions, entry.revision, kind, at, body, call_id FROM @.entries AS entry
     WHERE session = wanted AND entry.revision > coalesce(base, 0) AND entry.revision <= until ORDER BY entry.revision;
 END $$;
 """
@@ -283,11 +271,7 @@ async def _version(link: PostgresLink, schema: str) -> int:
     if not await _tables(link, schema, "stateroom_migrations"):
         return 0
     ((version,),) = await link.ask(in_schema("SELECT coalesce(max(version), 0) FROM @.stateroom_migrations", schema))
-    if version > len(MIGRATIONS):
-        raise ForeignStore(
-            f"the schema {schema!r} was written by a newer Stateroom (store version {version}; this one reads "
-            f"{len(MIGRATIONS)}); upgrade"
-        )
+    check_version(f"the schema {schema!r}", version, len(MIGRATIONS))
     return int(version)
 
 
@@ -309,6 +293,6 @@ async def _tables(link: PostgresLink, schema: str, *names: str) -> list[str]:
     rows = await link.ask(
         b"SELECT relname::text FROM pg_class JOIN pg_namespace AS space ON space.oid = relnamespace "
         b"WHERE nspname::text = $1 AND relname::text = ANY ($2::text[])",
-        [schema.encode(), array(TEXT, [text_item(name) for name in names])],
+        [schema.encode(), array(TEXT, map(text, names))],
     )
     return [name for (name,) in rows]

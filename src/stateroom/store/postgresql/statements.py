@@ -1,187 +1,18 @@
-"""SQL statements, and the binary form of their values.
-
-In binary form nothing is quoted or escaped, and a column of a whole batch is one parameter. Text is kept as its UTF-8
-bytes. So any text can be an id, also one with a NUL or half a surrogate pair, whatever the database's encoding; and ids
-compare by code points, whatever its collation.
-"""
+"""SQL statements, for the tables of one schema."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from itertools import count
-from struct import Struct, error
-from typing import Any, get_args, get_type_hints
 
-from msgspec.structs import astuple
-
-from stateroom.errors import BadData, StoreError
-from stateroom.store.head_filter import HeadFilter, Order, select_heads
-from stateroom.store.records import DAMAGE, ENTRY_COLUMNS, HEAD_COLUMNS, Entry, Head, Snapshot, damaged, head_of_row
-
-Value = bytes | None
+from stateroom.store.head_filter import HeadFilter, Order
+from stateroom.store.postgresql.binary import text_or_real, whole
+from stateroom.store.records import Entry, Head
+from stateroom.store.tables import ENTRY_COLUMNS, HEAD_COLUMNS, PARTS, select_heads
 
 COLUMNS = len(Head.__struct_fields__)
 """Of a head."""
-
-# PostgreSQL's numbers of its types.
-BYTES, TEXT, WHOLE, REAL, TRUTH = 17, 25, 20, 701, 16
-
-NO_ITEM = Struct("!i").pack(-1)
-_pack_length = Struct("!i").pack
-_pack_whole = Struct("!q").pack
-_pack_real = Struct("!d").pack
-_pack_whole_item = Struct("!iq").pack
-_pack_real_item = Struct("!id").pack
-_pack_array = Struct("!iiIii").pack
-_TRUTHS = (b"\x00", b"\x01")
-_TRUTH_ITEMS = tuple(_pack_length(1) + truth for truth in _TRUTHS)
-
-
-def text(value: str) -> bytes:
-    return value.encode("utf-8", "surrogatepass")
-
-
-def text_or_none(value: str | None) -> Value:
-    return None if value is None else text(value)
-
-
-def to_text(kept: bytes) -> str:
-    return kept.decode("utf-8", "surrogatepass")
-
-
-def whole(value: int) -> bytes:
-    try:
-        return _pack_whole(value)
-    except error:
-        raise _too_large(value) from None
-
-
-def real(value: float) -> bytes:
-    return _pack_real(value)
-
-
-def real_or_none(value: float | None) -> Value:
-    return None if value is None else real(value)
-
-
-def to_value(value: str | float) -> bytes:
-    return text(value) if isinstance(value, str) else real(value)
-
-
-def truth(value: bool) -> bytes:
-    return _TRUTHS[value]
-
-
-# Items of arrays begin with their length.
-
-
-def bytes_item(value: Value) -> bytes:
-    return NO_ITEM if value is None else _pack_length(len(value)) + value
-
-
-def text_item(value: str | None) -> bytes:
-    return NO_ITEM if value is None else bytes_item(text(value))
-
-
-def whole_item(value: int) -> bytes:
-    try:
-        return _pack_whole_item(8, value)
-    except error:
-        raise _too_large(value) from None
-
-
-def real_item(value: float | None) -> bytes:
-    return NO_ITEM if value is None else _pack_real_item(8, value)
-
-
-def truth_item(value: bool) -> bytes:
-    return _TRUTH_ITEMS[value]
-
-
-def array(of: int, items: Sequence[bytes]) -> bytes:
-    """An array of one type; its one dimension counts from 1."""
-    return b"".join((_pack_array(1, 1, of, len(items), 1), *items))
-
-
-def _too_large(value: int) -> StoreError:
-    return StoreError(f"PostgreSQL cannot hold a number as large as {value}")
-
-
-# Rows.
-
-
-_ENCODERS: dict[type, Callable[[Any], bytes]] = {str: text, int: whole, float: real, bool: truth}
-_HEAD_ENCODERS = [
-    next(_ENCODERS[kind] for kind in (hint, *get_args(hint)) if kind in _ENCODERS)
-    for hint in get_type_hints(Head).values()
-]
-
-
-def head_values(head: Head) -> list[Value]:
-    """A head, as the values of its columns."""
-    values = zip(_HEAD_ENCODERS, astuple(head), strict=True)
-    return [None if value is None else encode(value) for encode, value in values]
-
-
-def to_head(row: Sequence[Any]) -> Head:
-    return head_of_row(row, to_text)
-
-
-def place_of_row(row: Sequence[Any], order: Order) -> tuple[bytes, ...]:
-    """The place of a row of a head in a list; the row may be damaged."""
-    age = real(row[3]), row[0]
-    return (real(row[-1]), *age) if order == "reward" else age
-
-
-def readable(rows: Iterable[Sequence[Any]]) -> Iterator[Head]:
-    """The heads that are not damaged; `orphans` reports the others."""
-    for row in rows:
-        with suppress(BadData):
-            yield to_head(row)
-
-
-def entry_columns(entries: Sequence[Entry]) -> list[Value]:
-    """Entries, as an array for each of its columns."""
-    return [
-        array(WHOLE, [whole_item(entry.revision) for entry in entries]),
-        array(BYTES, [text_item(entry.kind) for entry in entries]),
-        array(REAL, [real_item(entry.at) for entry in entries]),
-        array(BYTES, [bytes_item(entry.body) for entry in entries]),
-        array(BYTES, [text_item(entry.call_id) for entry in entries]),
-    ]
-
-
-def to_entry(session: str, row: Sequence[Any]) -> Entry:
-    revision, kind, at, body, call_id = row
-    try:
-        return Entry(revision, to_text(kind), at, body, None if call_id is None else to_text(call_id))
-    except DAMAGE as error:
-        raise damaged(session, error) from error
-
-
-def snapshot_columns(snapshots: Sequence[Snapshot]) -> list[Value]:
-    """Snapshots, as an array of revisions and one of bodies."""
-    return [
-        array(WHOLE, [whole_item(snapshot.revision) for snapshot in snapshots]),
-        array(BYTES, [bytes_item(snapshot.body) for snapshot in snapshots]),
-    ]
-
-
-def blob_columns(blobs: Iterable[tuple[str, bytes]]) -> list[Value]:
-    """Blobs, as an array of digests and one of bodies."""
-    rows = list(blobs)
-    return [
-        array(BYTES, [text_item(digest) for digest, _ in rows]),
-        array(BYTES, [bytes_item(body) for _, body in rows]),
-    ]
-
-
-# Statements.
-
-PARTS = ("entries", "snapshots", "blobs")
-"""The tables whose rows belong to a session."""
 
 
 def in_schema(sql: str, schema: str) -> bytes:
@@ -202,8 +33,8 @@ class Statements:
 
         self.append_one = sql(f"SELECT @.append_one({_marks(15)})")
         self.append = sql(f"SELECT @.append({_marks(16)})")
-        self.create = sql(f"SELECT @.create_session({_marks(23)})")
-        self.load = sql("SELECT * FROM @.load($1, $2)")
+        self.create = sql(f"SELECT @.create_session(ROW({_marks(COLUMNS)})::@.sessions, {_marks(9, COLUMNS + 1)})")
+        self.load = sql(f"SELECT (head).*, {ENTRY_COLUMNS} FROM @.load($1, $2)")
         self.head = sql(f"SELECT {HEAD_COLUMNS} FROM @.sessions WHERE id = $1")
         self.children = sql(f"SELECT {HEAD_COLUMNS} FROM @.sessions WHERE parent = $1 ORDER BY created, id")
         self.count = sql("SELECT count(*) FROM @.sessions WHERE expires > $1 AND NOT closed")
@@ -308,11 +139,11 @@ class Statements:
 
     def heads(self, wanted: HeadFilter, order: Order, last: Sequence[bytes], limit: int) -> tuple[bytes, list[bytes]]:
         """The statement of a list, and its values; it goes on after the place `last`, if there is one."""
-        clauses, values = select_heads(wanted, order, last, to_value, r"'\xff'::bytea")
+        clauses, values = select_heads(wanted, order, last, text_or_real, r"'\xff'::bytea")
         numbers = count(1)
         numbered = re.sub(r"\?", lambda _: f"${next(numbers)}", f"{clauses} LIMIT ?")
         return in_schema(f"SELECT {HEAD_COLUMNS} FROM @.sessions {numbered}", self.schema), [*values, whole(limit)]
 
 
-def _marks(count: int) -> str:
-    return ", ".join(f"${number}" for number in range(1, count + 1))
+def _marks(count: int, first: int = 1) -> str:
+    return ", ".join(f"${number}" for number in range(first, first + count))

@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any, Self, TypeVar
 
 from stateroom.errors import SessionLeased, StoreError, StoreUnavailable, UnknownSession
-from stateroom.store.contract import Store
-from stateroom.store.head_filter import ALL, HeadFilter, Order, place_of
+from stateroom.store.contract import Maintenance, Store
+from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, place_of
+from stateroom.store.postgresql import binary
 from stateroom.store.postgresql.appends import Appends, PendingAppend
+from stateroom.store.postgresql.binary import READER, Value, array, blob_columns, columns, real, text, whole
 from stateroom.store.postgresql.connection import (
     LONG,
     DatabaseAddress,
@@ -20,35 +22,28 @@ from stateroom.store.postgresql.connection import (
     parse_address,
     transaction,
 )
-from stateroom.store.postgresql.maintenance import PostgreSQLMaintenance
 from stateroom.store.postgresql.schema import set_up
-from stateroom.store.postgresql.statements import (
-    BYTES,
-    COLUMNS,
-    Statements,
-    Value,
-    array,
-    blob_columns,
-    entry_columns,
-    head_values,
-    place_of_row,
-    readable,
-    real,
-    snapshot_columns,
-    text,
-    text_item,
-    to_entry,
-    to_head,
-    to_text,
-    to_value,
-    whole,
+from stateroom.store.postgresql.statements import COLUMNS, Statements
+from stateroom.store.records import (
+    Commit,
+    Entry,
+    Head,
+    Loaded,
+    Record,
+    Size,
+    Snapshot,
+    lost_fork,
+    lost_parts,
+    no_snapshot,
 )
-from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size, Snapshot, no_snapshot
+from stateroom.store.tables import shown
 
 T = TypeVar("T")
 
 SWEPT_AT_ONCE = 20
 """Sessions that a sweep removes in one transaction; a writer that is too late for them waits that long."""
+
+HEADS_AT_ONCE = 1_000
 
 BYTES_AT_ONCE = 16 * 1024 * 1024
 """About the most bytes of one statement: the server takes at most 1 GiB."""
@@ -69,9 +64,9 @@ class PostgreSQLStore(Store):
 
     def __init__(self, address: DatabaseAddress) -> None:
         self.address = address
-        self._sql = Statements(address.schema)
+        self.sql = Statements(address.schema)
         self._pool = Pool(address)
-        self._appends = Appends(self._pool, self._sql)
+        self._appends = Appends(self._pool, self.sql)
         self._loop = asyncio.get_running_loop()
         self._closed = False
 
@@ -110,7 +105,7 @@ class PostgreSQLStore(Store):
 
     @property
     def maintenance(self) -> PostgreSQLMaintenance:
-        return PostgreSQLMaintenance(self, self._sql, self.link)
+        return PostgreSQLMaintenance(self)
 
     # Writing.
 
@@ -119,34 +114,34 @@ class PostgreSQLStore(Store):
         if not new:
             return await self._restore(record)
         head = record.head
-        parts = (*snapshot_columns(record.snapshots), *blob_columns(record.blobs.items()))
-        values = (*head_values(head), *entry_columns(record.entries), *parts)
-        ((letter,),) = await self._ask(self._sql.create, *values)
-        match letter:
-            case "t":
+        parts = (*columns(Snapshot, record.snapshots), *blob_columns(record.blobs.items()))
+        values = (*binary.head_values(head), *columns(Entry, record.entries), *parts)
+        ((refusal,),) = await self._ask(self.sql.create, *values)
+        match refusal:
+            case "taken":
                 head.check_replaces(head, new=True)
-            case "u":
+            case "unknown":
                 raise UnknownSession(str(head.parent))
-            case "r":
+            case "revision":
                 head.check_parent(-1)
 
     async def _restore(self, record: Record) -> None:
         """Add what is missing to a session, in as many statements as its size needs."""
-        head, sql, key = record.head, self._sql, text(record.head.id)
+        head, sql, key = record.head, self.sql, text(record.head.id)
         async with self.link() as link, transaction(link):
             kept = await link.ask(sql.lock, [key], LONG)
             if kept:
-                head.check_replaces(to_head(kept[0]), new=False)
+                head.check_replaces(READER.head(kept[0]), new=False)
             if head.parent is not None:
                 parent = await link.ask(sql.keep, [text(head.parent)], LONG)
                 if not parent:
                     raise UnknownSession(head.parent)
                 head.check_parent(parent[0][0])
-            await link.ask(sql.put_head, head_values(head), LONG)
+            await link.ask(sql.put_head, binary.head_values(head), LONG)
             for entries in _portions(record.entries, _weight):
-                await link.ask(sql.put_entries, [key, *entry_columns(entries)], LONG)
+                await link.ask(sql.put_entries, [key, *columns(Entry, entries)], LONG)
             for snapshots in _portions(record.snapshots, _weight):
-                await link.ask(sql.put_snapshots, [key, *snapshot_columns(snapshots)], LONG)
+                await link.ask(sql.put_snapshots, [key, *columns(Snapshot, snapshots)], LONG)
             for blobs in _portions([*record.blobs.items()], lambda blob: len(blob[1])):
                 await link.ask(sql.put_blobs, [key, *blob_columns(blobs)], LONG)
 
@@ -158,25 +153,25 @@ class PostgreSQLStore(Store):
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
         async with self.link() as link:
-            while not await link.ask(self._sql.touch, [text(session), real(now), real(expires)]):
+            while not await link.ask(self.sql.touch, [text(session), real(now), real(expires)]):
                 (await self._head(link, session)).check_live(now)  # if it is live now, it was renewed in between
 
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
         values = [text(session), text(holder), real(now), real(until)]
         async with self.link() as link:
-            while not (rows := await link.ask(self._sql.lease, values)):
+            while not (rows := await link.ask(self.sql.lease, values)):
                 if (await self._head(link, session)).leased(now):  # else it was released in between
                     raise SessionLeased(session)
-        return to_head(rows[0])
+        return READER.head(rows[0])
 
     async def release(self, session: str, holder: str) -> None:
         async with self.link() as link:
-            if not await link.ask(self._sql.release, [text(session), text(holder)]):
+            if not await link.ask(self.sql.release, [text(session), text(holder)]):
                 await self._head(link, session)
 
     async def prune(self, session: str, below: int) -> int:
         async with self.link() as link:
-            ((gone, found),) = await link.ask(self._sql.prune, [text(session), whole(below)], LONG)
+            ((gone, found),) = await link.ask(self.sql.prune, [text(session), whole(below)], LONG)
             if not found:
                 await self._head(link, session)
                 raise no_snapshot(session, below)
@@ -186,79 +181,74 @@ class PostgreSQLStore(Store):
         swept = 0
         async with self.link() as link:
             while True:  # a parent can go once its forks are gone
-                ((some,),) = await link.ask(self._sql.sweep, [real(now), whole(SWEPT_AT_ONCE)], LONG)
+                ((some,),) = await link.ask(self.sql.sweep, [real(now), whole(SWEPT_AT_ONCE)], LONG)
                 if not some:
                     return swept
                 swept += some
 
     async def delete(self, session: str) -> None:
         async with self.link() as link:
-            ((found,),) = await link.ask(self._sql.delete, [text(session)], LONG)
+            ((found,),) = await link.ask(self.sql.delete, [text(session)], LONG)
         if not found:
             raise UnknownSession(session)
 
     # Reading.
 
     async def _head(self, link: PostgresLink, session: str) -> Head:
-        rows = await link.ask(self._sql.head, [text(session)])
+        rows = await link.ask(self.sql.head, [text(session)])
         if not rows:
             raise UnknownSession(session)
-        return to_head(rows[0])
+        return READER.head(rows[0])
 
     async def head(self, session: str) -> Head:
         async with self.link() as link:
             return await self._head(link, session)
 
     async def heads(
-        self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
+        self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
-        return await self.find_heads(HeadFilter(environment=environment), after=before, limit=limit)
-
-    async def find_heads(
-        self, wanted: HeadFilter = ALL, *, order: Order = "newest", after: Head | None = None, limit: int = 100
-    ) -> list[Head]:
-        last = () if after is None else tuple(map(to_value, place_of(after, order)))
+        last = () if after is None else tuple(map(binary.text_or_real, place_of(after, order)))
         found: list[Head] = []
         while True:  # more than once if damaged heads are passed over
-            statement, values = self._sql.heads(wanted, order, last, limit)
+            statement, values = self.sql.heads(wanted, order, last, limit)
             rows = await self._ask(statement, *values)
-            found += readable(rows)
+            found += READER.heads(rows)
             if len(found) >= limit or len(rows) < limit:
                 return found[:limit]
-            last = place_of_row(rows[-1], order)
+            last = binary.place_of_row(rows[-1], order)
 
     async def children(self, session: str) -> list[Head]:
         async with self.link() as link:
-            rows = await link.ask(self._sql.children, [text(session)])
+            rows = await link.ask(self.sql.children, [text(session)])
             if not rows:
                 await self._head(link, session)
-        return list(readable(rows))
+        return list(READER.heads(rows))
 
     async def load(self, session: str, at: int | None = None) -> Loaded:
-        rows = await self._ask(self._sql.load, text(session), None if at is None else whole(at))
+        rows = await self._ask(self.sql.load, text(session), None if at is None else whole(at))
         if not rows:
             raise UnknownSession(session)
         first, *parts = rows
-        head, snapshot = to_head(first[:COLUMNS]), None
+        head, snapshot = READER.head(first[:COLUMNS]), None
         parts = [part[COLUMNS:] for part in parts]
         if parts and parts[0][1] is None:  # its kind
             snapshot = Snapshot(parts[0][0], parts[0][3])
             del parts[0]
-        return Loaded(head, snapshot, [to_entry(session, part) for part in parts])
+        return Loaded(head, snapshot, [READER.entry(session, part) for part in parts])
 
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
         last = None if until is None else whole(until)
-        rows = await self._ask_of(session, self._sql.entries, whole(after), last)
-        return [to_entry(session, row) for row in rows]
+        rows = await self._ask_of(session, self.sql.entries, whole(after), last)
+        return [READER.entry(session, row) for row in rows]
 
     async def find_call(self, session: str, call_id: str) -> Entry | None:
-        rows = await self._ask_of(session, self._sql.find_call, text(call_id))
-        return to_entry(session, rows[0]) if rows else None
+        rows = await self._ask_of(session, self.sql.find_call, text(call_id))
+        return READER.entry(session, rows[0]) if rows else None
 
     async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
-        wanted = None if digests is None else array(BYTES, [text_item(digest) for digest in digests])
-        rows = await self._ask_of(session, self._sql.blobs, wanted)
-        return {to_text(digest): body for digest, body in rows}
+        wanted = None if digests is None else array(binary.BYTES, map(text, digests))
+        rows = await self._ask_of(session, self.sql.blobs, wanted)
+        return {READER.to_text(digest): body for digest, body in rows}
 
     async def _ask_of(self, session: str, statement: bytes, *values: Value) -> list[Row]:
         """Parts of a session."""
@@ -270,12 +260,64 @@ class PostgreSQLStore(Store):
     async def size(self, session: str) -> Size:
         async with self.link() as link:
             await self._head(link, session)
-            sizes: list[Any] = await link.ask(self._sql.size, [text(session)], LONG)
+            sizes: list[Any] = await link.ask(self.sql.size, [text(session)], LONG)
         return Size(sizes[0][0], sum(size for _, size in sizes))
 
     async def count(self, now: float) -> int:
-        ((live,),) = await self._ask(self._sql.count, real(now))
+        ((live,),) = await self._ask(self.sql.count, real(now))
         return int(live)
+
+
+class PostgreSQLMaintenance(Maintenance):
+    """Maintenance of the tables."""
+
+    store: PostgreSQLStore
+
+    async def export(self, session: str) -> Record:
+        sql, key = self.store.sql, [text(session)]
+        async with self.store.link() as link, transaction(link, b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"):
+            heads = await link.ask(sql.head, key, LONG)
+            entries = await link.ask(sql.all_entries, key, LONG)
+            snapshots = await link.ask(sql.all_snapshots, key, LONG)
+            blobs = await link.ask(sql.all_blobs, key, LONG)
+        if not heads:
+            raise UnknownSession(session)
+        return Record(
+            READER.head(heads[0]),
+            [READER.entry(session, row) for row in entries],
+            [Snapshot(*row) for row in snapshots],
+            {READER.to_text(digest): body for digest, body in blobs},
+        )
+
+    async def sizes(self) -> dict[str, Size]:
+        async with self.store.link() as link:
+            rows: list[Any] = await link.ask(self.store.sql.sizes, (), LONG)
+        return {kind: Size(count, size) for kind, count, size in rows}
+
+    async def orphans(self) -> list[str]:
+        found = []
+        async with self.store.link() as link:
+            for table, statement in self.store.sql.orphans.items():
+                rows = await link.ask(statement, (), LONG)
+                found += [f"{lost_parts(table, shown(session))}: {count}" for session, count in rows]
+            forks = await link.ask(self.store.sql.lost_forks, (), LONG)
+            found += [lost_fork(shown(fork), shown(parent)) for fork, parent in forks]
+            return found + await self._damages(link)
+
+    async def _damages(self, link: PostgresLink) -> list[str]:
+        """The errors of the heads that cannot be read."""
+        found: list[str] = []
+        last: tuple[bytes, ...] = ()
+        while rows := await link.ask(*self.store.sql.heads(ALL_SESSIONS, "newest", last, HEADS_AT_ONCE), LONG):
+            found += READER.damages(rows)
+            last = binary.place_of_row(rows[-1], "newest")
+        return found
+
+    async def vacuum(self) -> None:
+        """Remove data without a session, and make the space of what was removed reusable."""
+        async with self.store.link() as link:
+            for statement in (*self.store.sql.remove_orphans, *self.store.sql.vacuum):
+                await link.ask(statement, (), LONG)
 
 
 def _portions(items: Sequence[T], weight: Callable[[T], int]) -> Iterator[list[T]]:

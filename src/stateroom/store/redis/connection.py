@@ -37,7 +37,7 @@ from redis.exceptions import (
 )
 
 from stateroom.errors import BadData, StateroomError, StoreUnavailable
-from stateroom.store.concurrency import first_batch
+from stateroom.store.concurrency import answer, first_batch
 from stateroom.store.redis.scripts import Script
 
 CONNECT_SECONDS = 5.0
@@ -118,13 +118,13 @@ class ServerLink(RedisLink):
 
     def send(self, command: tuple[Word, ...]) -> asyncio.Future[Any]:
         packed = pack_command(command)  # type: ignore[arg-type]  # its stubs know only commands of one word
-        answer: asyncio.Future[Any] = self._loop.create_future()
+        caller: asyncio.Future[Any] = self._loop.create_future()
         self._asked.append(packed)
-        self._waiting.append(answer)
+        self._waiting.append(caller)
         self._work.set()
         if self._task is None:
             self._task = self._loop.create_task(self._run())
-        return answer
+        return caller
 
     async def keys(self, pattern: str) -> AsyncIterator[bytes]:
         cursor = b"0"
@@ -136,7 +136,7 @@ class ServerLink(RedisLink):
                 return
 
     async def close(self) -> None:
-        while under_way := [answer for answer in self._waiting if not answer.done()]:
+        while under_way := [caller for caller in self._waiting if not caller.done()]:
             await asyncio.wait(under_way)
         if self._task is not None:
             self._task.cancel()
@@ -161,9 +161,7 @@ class ServerLink(RedisLink):
                 self._task = None
                 self._asked.clear()
                 while self._waiting:
-                    answer = self._waiting.popleft()
-                    if not answer.done():
-                        answer.set_exception(self.failure(failure))
+                    answer(self._waiting.popleft(), error=self.failure(failure))
 
     async def _exchange(self) -> None:
         tasks = [self._loop.create_task(way) for way in (self._write(), self._read(), self._watch())]
@@ -199,13 +197,9 @@ class ServerLink(RedisLink):
                 refusal = _unwrapped(error)
                 if isinstance(refusal, ReadOnlyError):  # a replica: the next connection may find the primary
                     raise refusal from error
-                answer = waiting.popleft()
-                if not answer.done():
-                    answer.set_exception(refusal)
+                answer(waiting.popleft(), error=refusal)
             else:
-                answer = waiting.popleft()
-                if not answer.done():  # else the caller has stopped waiting
-                    answer.set_result(reply)
+                answer(waiting.popleft(), reply)
 
     async def _watch(self) -> None:
         """Give up a connection that has stopped answering. Checked once a second, so that no command pays for it."""
@@ -232,11 +226,11 @@ class ClusterLink(RedisLink):
     def send(self, command: tuple[Word, ...]) -> asyncio.Future[Any]:
         name, *words = command
         packed = (name, *(word.encode() if isinstance(word, str) else word for word in words))
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        self._asked.append((packed, answer))
+        caller: asyncio.Future[Any] = self._loop.create_future()
+        self._asked.append((packed, caller))
         if self._task is None:
             self._task = self._loop.create_task(self._run())
-        return answer
+        return caller
 
     async def keys(self, pattern: str) -> AsyncIterator[bytes]:
         try:
@@ -258,21 +252,18 @@ class ClusterLink(RedisLink):
             while self._asked:
                 batch, self._asked = self._asked, []
                 replies = await self._execute([command for command, _ in batch])
-                for (_, answer), reply in zip(batch, replies, strict=True):
-                    if answer.done():
-                        continue
+                for (_, caller), reply in zip(batch, replies, strict=True):
                     if isinstance(reply, Exception):
-                        answer.set_exception(reply if isinstance(reply, ResponseError) else self.failure(reply))
+                        answer(caller, error=reply if isinstance(reply, ResponseError) else self.failure(reply))
                     else:
-                        answer.set_result(reply)
+                        answer(caller, reply)
         except Exception as error:  # noqa: BLE001 (all callers are told)
             failure = error
         finally:
             self._task = None
             left, self._asked = batch + self._asked, []
-            for _, answer in left:
-                if not answer.done():
-                    answer.set_exception(self.failure(failure))
+            for _, caller in left:
+                answer(caller, error=self.failure(failure))
 
     async def _execute(self, commands: list[tuple[Word, ...]]) -> list[Any]:
         """Send commands, each to its server; the answers and errors."""

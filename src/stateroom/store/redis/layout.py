@@ -5,8 +5,7 @@ A session is one hash, `<prefix>{/<id>}`, so that a commit writes one key:
 | field | |
 |---|---|
 | `head` | what never changes: id, environment, owner, parent and its revision, as msgpack |
-| `created`, `revision`, `expires`, `closed`, `fence`, `holder`, `leased_until` | the rest of its `Head` |
-| `phase`, `reward` | those of its `Head`, if it has them |
+| `created`, `revision`, `expires` and so on | each other field of its `Head` that is not None, as text |
 | `first` | the revision of its first entry |
 | `base` | there are no entries up to it, except perhaps the first: reading begins here |
 | `birth` | a unique token, also among sessions that had the same id before or after |
@@ -26,17 +25,20 @@ Times are text as Python writes them, because Lua returns numbers with only four
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
-from stateroom.store.records import DAMAGE, Entry, Head, damaged
+from stateroom.store.records import DAMAGE, Entry, Head, damaged, field_types
 
-HEAD = ("head", "created", "revision", "expires", "closed", "fence", "holder", "leased_until", "phase", "reward")
-"""The fields of a `Head`."""
+ORIGIN = ("id", "environment", "owner", "parent", "parent_revision")
+"""The fields of a `Head` that are kept together, since they never change."""
+CHANGING = tuple(name for name in Head.__struct_fields__ if name not in ORIGIN)
+HEAD = ("head", *CHANGING)
+"""The fields of the hash with all of a `Head`."""
 
 _BIRTH = 16
 """Length of a birth."""
@@ -76,17 +78,20 @@ def time(at: float) -> str:
     return repr(float(at))
 
 
-def text_or_none(text: str | None) -> str:
-    """A text that may be missing, which is not the same as empty."""
-    return "" if text is None else f"={text}"
-
-
-def number_or_none(number: float | None) -> str:
-    return "" if number is None else time(number)
-
-
 def flag(whether: bool) -> str:
     return "1" if whether else "0"
+
+
+_TYPES = field_types(Head)
+_WRITE: dict[type, Callable[[Any], str]] = {str: str, int: str, float: time, bool: flag}
+_READ: dict[type, Callable[[bytes], Any]] = {str: bytes.decode, int: int, float: float, bool: lambda text: text == b"1"}
+_READERS = [(name, _READ[_TYPES[name]]) for name in CHANGING]
+_MAY_BE_NONE = {field.name for field in msgspec.structs.fields(Head) if field.default is None}
+
+
+def optional(name: str, value: object) -> str:
+    """A field of a head, as scripts take it: None is empty, and all else begins with a =."""
+    return "" if value is None else f"={_WRITE[_TYPES[name]](value)}"
 
 
 def to_member(session: str, birth: str) -> bytes:
@@ -102,7 +107,7 @@ def from_member(member: bytes) -> tuple[str, str]:
 
 def pack_origin(head: Head) -> bytes:
     """The part of a head that never changes."""
-    return _encode((head.id, head.environment, head.owner, head.parent, head.parent_revision))
+    return _encode([getattr(head, name) for name in ORIGIN])
 
 
 def unpack_origin(origin: bytes) -> tuple[str, str | None]:
@@ -116,25 +121,12 @@ def unpack_origin(origin: bytes) -> tuple[str, str | None]:
 
 def unpack_head(session: str, fields: Sequence[Any]) -> Head:
     """A session's head, from its fields; `BadData` if they are damaged."""
-    origin, created, revision, expires, closed, fence, holder, leased_until, phase, reward = fields
+    origin, *texts = fields
     try:
-        identity, environment, owner, parent, parent_revision = _decode_origin(origin)
-        return Head(
-            identity,
-            environment,
-            owner,
-            float(created),
-            float(expires),
-            int(revision),
-            closed == b"1",
-            parent,
-            parent_revision,
-            int(fence),
-            None if holder is None else holder.decode(),
-            float(leased_until),
-            None if phase is None else phase.decode(),
-            None if reward is None else float(reward),
-        )
+        values: dict[str, Any] = dict(zip(ORIGIN, _decode_origin(origin), strict=True))
+        for (name, read), text in zip(_READERS, texts, strict=True):
+            values[name] = None if text is None and name in _MAY_BE_NONE else read(text)
+        return Head(**values)
     except DAMAGE as error:
         raise damaged(session, error) from error
 

@@ -26,10 +26,11 @@ so this is rare; each ancestor of the parent for `GRACE` longer, which is longer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from secrets import token_hex
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from stateroom.errors import (
@@ -41,38 +42,24 @@ from stateroom.errors import (
     UnknownRevision,
     UnknownSession,
 )
+from stateroom.store.concurrency import in_turn
 from stateroom.store.records import Entry, Head, Record
+from stateroom.store.redis import scripts
 from stateroom.store.redis.connection import RedisLink, Word
 from stateroom.store.redis.layout import (
+    CHANGING,
     HEAD,
     SessionKeys,
-    flag,
     from_member,
     keys_of,
-    number_or_none,
+    optional,
     pack_entry,
     pack_origin,
-    text_or_none,
     time,
     to_member,
     unpack_head,
     unpack_origin,
 )
-from stateroom.store.redis.scripts import (
-    ADOPT,
-    ANNOUNCE,
-    DELETE,
-    DISCARD,
-    EXPIRE,
-    HELD,
-    KEEP,
-    LOOK,
-    MEMORY,
-    PLACE,
-    PUT,
-)
-
-T = TypeVar("T")
 
 MANY = 500
 """Number of sessions asked at once."""
@@ -110,19 +97,19 @@ class SessionIndex:
         by_expiry = self._closed if head.closed else self._open
         keys = (self._by_age, self._by_age_in(head.environment), by_expiry, self._origins)
         member = to_member(head.id, birth)
-        await self._link.run(ANNOUNCE, keys, member, time(head.created), time(head.expires), pack_origin(head))
+        await self._link.run(scripts.ANNOUNCE, keys, member, time(head.created), time(head.expires), pack_origin(head))
 
     async def discard(self, member: bytes, environment: str) -> None:
         """Remove a session that is gone."""
         by_age = (self._by_age, self._by_age_in(environment))
-        await self._link.run(DISCARD, (*by_age, self._open, self._closed, self._origins, self._notes), member)
+        await self._link.run(scripts.DISCARD, (*by_age, self._open, self._closed, self._origins, self._notes), member)
 
     async def place(self, session: str, note: Note) -> None:
         """Apply a note."""
         birth, number, expires, closed = note
         member = to_member(session, birth.decode())
         keys = (self._by_age, self._open, self._closed, self._notes)
-        await self._link.run(PLACE, keys, member, str(number), expires, closed)
+        await self._link.run(scripts.PLACE, keys, member, str(number), expires, closed)
 
     async def has(self, member: bytes) -> bool:
         return await self._link.ask("ZSCORE", self._by_age, member) is not None
@@ -162,7 +149,7 @@ class SessionIndex:
     async def memory(self) -> int:
         """About the bytes of memory that it takes, without the small part that is by environment."""
         keys = (self._by_age, self._open, self._closed, self._origins, self._notes)
-        size: int = await self._link.run(MEMORY, keys)
+        size: int = await self._link.run(scripts.MEMORY, keys)
         return size
 
 
@@ -225,7 +212,7 @@ class Lifetimes:
             return None, ""
         parent = self.keys(head.parent)
         words = (member, str(head.parent_revision), time(head.expires), time(head.created))
-        while is_held_back(answer := await self._link.run(ADOPT, (parent.session, parent.forks), *words)):
+        while is_held_back(answer := await self._link.run(scripts.ADOPT, (parent.session, parent.forks), *words)):
             await self.hold(head.parent, answer)
         if answer == b"unknown":
             return UnknownSession(head.parent), ""
@@ -243,7 +230,7 @@ class Lifetimes:
         _, milliseconds, origin = answer
         session = unpack_origin(origin)[1]
         while below and session is not None:
-            answer = await self._link.run(KEEP, (self.keys(session).session,), milliseconds)
+            answer = await self._link.run(scripts.KEEP, (self.keys(session).session,), milliseconds)
             if is_held_back(answer):
                 below.append((session, milliseconds))
                 _, milliseconds, origin = answer
@@ -251,15 +238,13 @@ class Lifetimes:
             else:
                 until = FOREVER if answer == b"unknown" else answer  # then it is lost, and there is nothing to hold
                 session, milliseconds = below.pop()
-                await self._link.run(HELD, (self.keys(session).session,), until)
+                await self._link.run(scripts.HELD, (self.keys(session).session,), until)
 
     async def _put(self, record: Record, birth: str, held: Word = "") -> Any:
         head, keys = record.head, self.keys(record.head.id)
-        words: list[Word] = [birth, pack_origin(head), time(head.created), str(head.revision), time(head.expires)]
-        words += [flag(head.closed), str(head.fence), text_or_none(head.holder)]
-        words += [time(head.leased_until), str(head.parent_revision + 1), str(_base(head, record.entries))]
-        words += [str(len(record.entries)), str(len(record.snapshots)), str(len(record.blobs))]
-        words += [text_or_none(head.phase), number_or_none(head.reward), held]
+        words: list[Word] = [birth, pack_origin(head), str(head.parent_revision + 1), str(_base(head, record.entries))]
+        words += [held, str(len(record.entries)), str(len(record.snapshots))]
+        words += [optional(name, getattr(head, name)) for name in CHANGING]
         for entry in record.entries:
             call = "" if entry.call_id is None else f"c:{entry.call_id}"
             words += (str(entry.revision), pack_entry(entry), call)
@@ -267,7 +252,7 @@ class Lifetimes:
             words += (str(snapshot.revision), snapshot.body)
         for blob in record.blobs.items():
             words += blob
-        return await self._link.run(PUT, (keys.session, keys.snapshots, keys.forks, keys.void(birth)), *words)
+        return await self._link.run(scripts.PUT, (keys.session, keys.snapshots, keys.forks, keys.void(birth)), *words)
 
     async def repair(self, head: Head, birth: str) -> None:
         """Make sure that the index, and the parent of a fork, know a session as it is."""
@@ -286,7 +271,7 @@ class Lifetimes:
 
     async def delete(self, session: str) -> None:
         keys = self.keys(session)
-        answer = await self._link.run(DELETE, (keys.session, keys.snapshots, keys.forks), time(0.0))
+        answer = await self._link.run(scripts.DELETE, (keys.session, keys.snapshots, keys.forks), time(0.0))
         if answer == b"unknown":
             raise UnknownSession(session)
         if answer[0] != b"removed":
@@ -302,22 +287,26 @@ class Lifetimes:
         due = await self._index.due(now)
         held: dict[str, bytes] = {}
         while due:
-            some, due = due[:MANY], due[MANY:]
-            origins = await self._index.origins(some)
-            ends = await asyncio.gather(*map(self._end, some, origins, [now] * len(some)))
-            for member, (end, _) in zip(some, ends, strict=True):
-                if end == "held":
-                    held[from_member(member)[0]] = member
+            ends = await self._end_all(due, now)
+            held |= {
+                from_member(member)[0]: member for member, (end, _) in zip(due, ends, strict=True) if end == "held"
+            }
             swept += sum(end == "removed" for end, _ in ends)
             freed = {parent for end, parent in ends if end != "held" and parent in held}
-            due += [held.pop(parent) for parent in freed if parent is not None]
+            due = [held.pop(parent) for parent in freed if parent is not None]
         return swept
 
     async def settle(self, members: Sequence[bytes]) -> None:
         """Finish the removal of those of these sessions that are gone."""
-        for some in batches(members):
+        await self._end_all(members, LONG_AGO)
+
+    async def _end_all(self, members: Sequence[bytes], now: float) -> list[tuple[str, str | None]]:
+        ends: list[tuple[str, str | None]] = []
+        for start in range(0, len(members), MANY):
+            some = members[start : start + MANY]
             origins = await self._index.origins(some)
-            await asyncio.gather(*map(self._end, some, origins, [LONG_AGO] * len(some)))
+            ends += await asyncio.gather(*map(self._end, some, origins, [now] * len(some)))
+        return ends
 
     async def _end(self, member: bytes, origin: bytes | None, now: float) -> tuple[str, str | None]:
         """Remove a session if it has expired and no fork reads it; the outcome, and its parent if it is gone."""
@@ -340,7 +329,7 @@ class Lifetimes:
         session, birth = from_member(member)
         keys = self.keys(session)
         places = (keys.session, keys.snapshots, keys.forks, keys.void(birth))
-        return await self._link.run(EXPIRE, places, birth, time(now), str(VOID_MILLISECONDS))
+        return await self._link.run(scripts.EXPIRE, places, birth, time(now), str(VOID_MILLISECONDS))
 
     async def _finish(self, member: bytes, environment: str, parent: str | None) -> None:
         """Remove a session that is gone from its parent's set, and then from the index."""
@@ -358,15 +347,13 @@ class Lifetimes:
     async def count(self, now: float) -> int:
         """The number of live sessions."""
         count, due = await asyncio.gather(self._index.count_open(now), self._index.open_due(now))
-        for some in batches(due):
-            count += sum(await asyncio.gather(*(self._lives(member, now) for member in some)))
-        return count
+        return count + sum(await in_turn(due, partial(self._lives, now=now), MANY))
 
     async def _lives(self, member: bytes, now: float) -> bool:
         """Whether a session is live; corrects the index."""
         session, birth = from_member(member)
         try:
-            note = await self._link.run(LOOK, (self.keys(session).session,), birth, time(now))
+            note = await self._link.run(scripts.LOOK, (self.keys(session).session,), birth, time(now))
         except BadData:
             return False
         if not isinstance(note, list):
@@ -379,10 +366,7 @@ class Lifetimes:
 
     async def heads(self, members: Sequence[bytes]) -> list[Head]:
         """The heads of the members that exist and are not damaged, in the same order."""
-        found: list[Head] = []
-        for some in batches(members):
-            found += filter(None, await asyncio.gather(*map(self._head, some)))
-        return found
+        return [head for head in await in_turn(members, self._head, MANY) if head is not None]
 
     async def _head(self, member: bytes) -> Head | None:
         session, birth = from_member(member)
@@ -395,11 +379,6 @@ class Lifetimes:
 def is_held_back(answer: Any) -> bool:
     """Whether a script was refused because the session's ancestors are not held for long enough; see `hold`."""
     return isinstance(answer, list) and answer[0] == b"hold"
-
-
-def batches(members: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(members), MANY):
-        yield members[start : start + MANY]
 
 
 def _taken(head: Head) -> StoreError:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import defaultdict
+from functools import partial
 from urllib.parse import unquote
 
 from stateroom.errors import BadData, UnknownSession
-from stateroom.store.concurrency import Gate
+from stateroom.store.concurrency import Gate, in_turn
 from stateroom.store.contract import Maintenance, Store
-from stateroom.store.records import Head, Record, Size, Snapshot
+from stateroom.store.records import Head, Record, Size, Snapshot, lost_fork, lost_parts
 from stateroom.store.redis.connection import RedisLink
 from stateroom.store.redis.layout import HEAD, from_member, to_member, unpack_entry, unpack_head
-from stateroom.store.redis.lifetime import Lifetimes, SessionIndex, batches
+from stateroom.store.redis.lifetime import MANY, Lifetimes, SessionIndex
 from stateroom.store.redis.scripts import CLEAR, MEASURE
 
 KINDS = ("entries", "snapshots", "blobs", "sessions")
@@ -68,9 +69,8 @@ class RedisMaintenance(Maintenance):
         with self._gate:
             total = dict.fromkeys(KINDS, Size(0, 0))
             members = await self._index.all()
-            for some in batches(members):
-                for sizes in await asyncio.gather(*(self._measure(from_member(member)[0]) for member in some)):
-                    total = {kind: total[kind] + sizes[kind] for kind in KINDS}
+            for sizes in await in_turn([from_member(member)[0] for member in members], self._measure, MANY):
+                total = {kind: total[kind] + sizes[kind] for kind in KINDS}
             return {**total, "index": Size(len(members), await self._index.memory())}
 
     async def _measure(self, session: str) -> dict[str, Size]:
@@ -95,7 +95,7 @@ class RedisMaintenance(Maintenance):
         indexed = set(await self._index.all())
         born = {to_member(head.id, birth): head for head, birth in there.sessions.values()}
         found = [*there.damages.values()]
-        found += [f"{what} of session {session!r}, which is gone" for session, what in there.parts_alone()]
+        found += [lost_parts(what, session) for session, what in there.parts_alone()]
         for session in sorted(from_member(member)[0] for member in indexed - born.keys()):
             if session not in there.damages:
                 found.append(f"session {session!r} in the index, which is gone")
@@ -105,7 +105,7 @@ class RedisMaintenance(Maintenance):
             if head.parent is None or head.parent in there.damages:
                 continue
             if head.parent not in there.sessions:
-                found.append(f"session {head.id!r}, forked from session {head.parent!r}, which is gone")
+                found.append(lost_fork(head.id, head.parent))
             elif member not in there.forks[head.parent]:
                 found.append(f"session {head.id!r}, which its parent {head.parent!r} does not know of")
         for session, members in there.forks.items():
@@ -119,8 +119,7 @@ class RedisMaintenance(Maintenance):
             there = await self._survey()
             born = {to_member(head.id, birth) for head, birth in there.sessions.values()}
             await self._lifetimes.settle([member for member in await self._index.all() if member not in born])
-            for some in batches(list(there.sessions.values())):
-                await asyncio.gather(*(self._lifetimes.repair(head, birth) for head, birth in some))
+            await in_turn(there.sessions.values(), lambda kept: self._lifetimes.repair(*kept), MANY)
             for session, members in there.forks.items():
                 await asyncio.gather(*(self._lifetimes.disown(session, member) for member in members))
             for session, what in there.parts_alone():
@@ -136,8 +135,7 @@ class RedisMaintenance(Maintenance):
         for key in sorted(keys):
             name, _, part = key.removeprefix(start).partition("}")
             there.parts[unquote(name)].add(part.removeprefix(":"))
-        for some in batches(list(there.parts)):
-            await asyncio.gather(*(self._look_at(session, there) for session in some))
+        await in_turn(list(there.parts), partial(self._look_at, there=there), MANY)
         return there
 
     async def _look_at(self, session: str, there: _Survey) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from hashlib import sha1
 from typing import Final
 
-from stateroom.store.redis.layout import HEAD
+from stateroom.store.redis.layout import CHANGING, HEAD
 
 GRACE = 3600.0
 """Seconds that the keys of a session stay after its expiry, if nobody sweeps."""
@@ -20,7 +20,7 @@ GRACE = 3600.0
 LONGEST = 1e12
 """The longest time to live, in seconds: longer than any session's."""
 
-_HEAD = ", ".join(f"'{field}'" for field in HEAD)
+_HEAD, _CHANGING = (", ".join(f"'{field}'" for field in fields) for fields in (HEAD, CHANGING))
 
 
 class Script:
@@ -90,9 +90,10 @@ if held and tonumber(held) < tonumber(ARGV[1]) then redis.call('HSET', KEYS[1], 
 
 # KEYS: session, and its snapshots if one is given. ARGV: revision before, revision, fence, at, entry, expiry or '',
 # 'c:' and the call id or ''; and if there is more than that: whether it closes, the snapshot's revision or '', its
-# body, '=' and the phase or '', the reward or '', digests and blobs.
+# body, the phase and the reward (see `optional`), digests and blobs.
 APPEND = Script(
-    _TTL
+    _NOTE
+    + _TTL
     + """
 local key = KEYS[1]
 local kept = redis.call('HMGET', key, 'revision', 'fence', 'expires', 'closed', 'indexed', ARGV[7])
@@ -102,32 +103,23 @@ if tonumber(kept[3]) <= tonumber(ARGV[4]) then return 'expired' end
 if kept[6] then return 'duplicate' end
 if kept[1] ~= ARGV[1] or kept[2] ~= ARGV[3] then return 'conflict' end
 local fields = {'revision', ARGV[2], 'e:' .. ARGV[2], ARGV[5]}
+local function set(field, value)
+  fields[#fields + 1] = field
+  fields[#fields + 1] = value
+end
 local expires, milliseconds = kept[3], false
 if ARGV[6] ~= '' then
   expires = ARGV[6]
   milliseconds = lifetime(expires, ARGV[4])
   local held = hold(milliseconds, milliseconds)
   if held then return held end
-  fields[5] = 'expires'
-  fields[6] = expires
+  set('expires', expires)
 end
-if ARGV[7] ~= '' then
-  fields[#fields + 1] = ARGV[7]
-  fields[#fields + 1] = ARGV[2]
-end
+if ARGV[7] ~= '' then set(ARGV[7], ARGV[2]) end
 local closed = ARGV[8] == '1'
-if closed then
-  fields[#fields + 1] = 'closed'
-  fields[#fields + 1] = '1'
-end
-if ARGV[11] and ARGV[11] ~= '' then
-  fields[#fields + 1] = 'phase'
-  fields[#fields + 1] = string.sub(ARGV[11], 2)
-end
-if ARGV[12] and ARGV[12] ~= '' then
-  fields[#fields + 1] = 'reward'
-  fields[#fields + 1] = ARGV[12]
-end
+if closed then set('closed', '1') end
+if ARGV[11] and ARGV[11] ~= '' then set('phase', string.sub(ARGV[11], 2)) end
+if ARGV[12] and ARGV[12] ~= '' then set('reward', string.sub(ARGV[12], 2)) end
 redis.call('HSET', key, unpack(fields))
 if ARGV[9] and ARGV[9] ~= '' then
   redis.call('HSET', key, 's:' .. ARGV[9], ARGV[10])
@@ -138,8 +130,7 @@ for at = 13, #ARGV, 2 do
   redis.call('HSETNX', key, 'b:' .. ARGV[at], ARGV[at + 1])
 end
 if closed or tonumber(expires) < tonumber(kept[5]) then
-  redis.call('HSET', key, 'indexed', expires)
-  return {redis.call('HGET', key, 'birth'), redis.call('HINCRBY', key, 'placed', 1), expires, ARGV[8] or '0'}
+  return note(redis.call('HGET', key, 'birth'), expires, ARGV[8] or '0')
 end
 """
 )
@@ -163,40 +154,45 @@ if tonumber(ARGV[2]) < tonumber(kept[4]) then return note(kept[1], ARGV[2], '0')
 )
 
 # Creates a session if a birth is given, else adds to the existing one, which must be an earlier moment.
-# KEYS: session, snapshots, forks, void. ARGV: birth or '', origin, created, revision, expiry, closed, fence, '=' and
-# the holder or '', leased until, first, base, how many entries, snapshots and blobs, '=' and the phase or '', the
-# reward or '', until when the ancestors of a new fork live or ''; then entries (revision, entry, 'c:' and the call id
-# or ''), snapshots (revision, body) and blobs (digest, body).
+# KEYS: session, snapshots, forks, void. ARGV: birth or '', origin, first, base, until when the ancestors of a new fork
+# live or '', how many entries and snapshots; then the changing fields of the head (see `optional`), entries (revision,
+# entry, 'c:' and the call id or ''), snapshots (revision, body) and blobs (digest, body).
 PUT = Script(
     _NOTE
     + _TTL
+    + f"local names = {{{_CHANGING}}}"
     + """
 local key = KEYS[1]
+local birth, origin, first, base, ancestors = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local head, fields, missing = {}, {}, {}
+for at, name in ipairs(names) do
+  if ARGV[7 + at] == '' then
+    missing[#missing + 1] = name
+  else
+    head[name] = string.sub(ARGV[7 + at], 2)
+    fields[#fields + 1] = name
+    fields[#fields + 1] = head[name]
+  end
+end
+local entries = 8 + #names
+local snapshots = entries + 3 * tonumber(ARGV[6])
+local blobs = snapshots + 2 * tonumber(ARGV[7])
 local kept = redis.call('HMGET', key, 'head', 'created', 'revision', 'base', 'birth')
-local entries = 18
-local snapshots = entries + 3 * tonumber(ARGV[12])
-local blobs = snapshots + 2 * tonumber(ARGV[13])
-local base = ARGV[11]
-if ARGV[1] ~= '' then
+if birth ~= '' then
   if kept[1] then return 'taken' end
   if redis.call('EXISTS', KEYS[4]) == 1 then return 'void' end
 else
   if not kept[1] then return 'unknown' end
-  if kept[1] ~= ARGV[2] or kept[2] ~= ARGV[3] or tonumber(kept[3]) > tonumber(ARGV[4]) then return 'other' end
+  if kept[1] ~= origin or kept[2] ~= head.created then return 'other' end
+  if tonumber(kept[3]) > tonumber(head.revision) then return 'other' end
   if tonumber(kept[4]) < tonumber(base) then base = kept[4] end
 end
-local milliseconds = lifetime(ARGV[5], ARGV[3])
-local held = hold(milliseconds, milliseconds, ARGV[17] ~= '' and ARGV[17])
+local milliseconds = lifetime(head.expires, head.created)
+local held = hold(milliseconds, milliseconds, ancestors ~= '' and ancestors)
 if held then return held end
-redis.call('HSET', key, 'head', ARGV[2], 'created', ARGV[3], 'revision', ARGV[4], 'expires', ARGV[5],
-  'closed', ARGV[6], 'fence', ARGV[7], 'leased_until', ARGV[9], 'first', ARGV[10], 'base', base)
-if ARGV[1] ~= '' then redis.call('UNLINK', KEYS[2], KEYS[3]) end -- of one with this id, whose time to live has ended
-local function set(field, value)
-  if value then redis.call('HSET', key, field, value) else redis.call('HDEL', key, field) end
-end
-set('holder', ARGV[8] ~= '' and string.sub(ARGV[8], 2))
-set('phase', ARGV[15] ~= '' and string.sub(ARGV[15], 2))
-set('reward', ARGV[16] ~= '' and ARGV[16])
+redis.call('HSET', key, 'head', origin, 'first', first, 'base', base, unpack(fields))
+if #missing > 0 then redis.call('HDEL', key, unpack(missing)) end
+if birth ~= '' then redis.call('UNLINK', KEYS[2], KEYS[3]) end -- of one with this id, whose time to live has ended
 for at = entries, snapshots - 1, 3 do
   redis.call('HSETNX', key, 'e:' .. ARGV[at], ARGV[at + 1])
   if ARGV[at + 2] ~= '' then redis.call('HSETNX', key, ARGV[at + 2], ARGV[at]) end
@@ -208,12 +204,12 @@ end
 for at = blobs, #ARGV, 2 do
   redis.call('HSETNX', key, 'b:' .. ARGV[at], ARGV[at + 1])
 end
-if ARGV[17] ~= '' then redis.call('HSET', key, 'held', ARGV[17]) end
+if ancestors ~= '' then redis.call('HSET', key, 'held', ancestors) end
 live(milliseconds)
-if ARGV[1] ~= '' then
-  redis.call('HSET', key, 'birth', ARGV[1], 'placed', 0, 'indexed', ARGV[5])
+if birth ~= '' then
+  redis.call('HSET', key, 'birth', birth, 'placed', 0, 'indexed', head.expires)
 else
-  return note(kept[5], ARGV[5], ARGV[6])
+  return note(kept[5], head.expires, head.closed)
 end
 """
 )
@@ -268,8 +264,8 @@ READ = Script(
 local key = KEYS[1]
 local head = redis.call('HMGET', key, {_HEAD})
 if not head[1] then return 'unknown' end
-local range = redis.call('HMGET', key, 'first', 'base')
-local first, base, last = tonumber(range[1]), tonumber(range[2]), tonumber(head[3])
+local range = redis.call('HMGET', key, 'first', 'base', 'revision')
+local first, base, last = tonumber(range[1]), tonumber(range[2]), tonumber(range[3])
 if ARGV[1] ~= '' then last = math.min(last, tonumber(ARGV[1])) end
 local after, snapshot, body = 0, false, false
 if ARGV[2] ~= '' then
@@ -354,13 +350,13 @@ return 'removed'
 """
 )
 
-# KEYS: session, snapshots. ARGV: revision.
+# KEYS: session, snapshots. ARGV: revision. Returns nothing if it has no snapshot.
 PRUNE = Script(
     """
 local key = KEYS[1]
 local kept = redis.call('HMGET', key, 'revision', 'first', 'base')
 if not kept[1] then return 'unknown' end
-if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return 'revision' end
+if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return end
 local first, below = tonumber(kept[2]), tonumber(ARGV[1])
 for _, snapshot in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. ARGV[1])) do
   redis.call('HDEL', key, 's:' .. snapshot)

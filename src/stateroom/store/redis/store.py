@@ -6,20 +6,23 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Self
 
-from stateroom.errors import (
-    Conflict,
-    DuplicateCall,
-    ForeignStore,
-    SessionClosed,
-    SessionExpired,
-    SessionLeased,
-    StateroomError,
-    StoreUnavailable,
-    UnknownSession,
-)
+from stateroom.errors import ForeignStore, UnknownSession
 from stateroom.store.concurrency import Gate
 from stateroom.store.contract import Store
-from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size, Snapshot, no_snapshot
+from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, filter_newest
+from stateroom.store.records import (
+    Commit,
+    Entry,
+    Head,
+    Loaded,
+    Record,
+    Size,
+    Snapshot,
+    check_version,
+    no_snapshot,
+    refusal,
+)
+from stateroom.store.redis import scripts
 from stateroom.store.redis.address import parse_address
 from stateroom.store.redis.connection import RedisLink, Word
 from stateroom.store.redis.layout import (
@@ -28,16 +31,14 @@ from stateroom.store.redis.layout import (
     flag,
     from_member,
     keys_of,
-    number_or_none,
+    optional,
     pack_entry,
-    text_or_none,
     time,
     unpack_entry,
     unpack_head,
 )
 from stateroom.store.redis.lifetime import Lifetimes, SessionIndex, is_held_back
 from stateroom.store.redis.maintenance import RedisMaintenance
-from stateroom.store.redis.scripts import APPEND, FIND_CALL, LEASE, PRUNE, READ, RELEASE, TOUCH, VERSION_OF
 
 VERSION = 1
 """The version of the layout, raised when older code could no longer read it."""
@@ -106,7 +107,7 @@ class RedisStore(Store):
             elif commit.blobs or commit.closes or commit.phase is not None or commit.reward is not None:
                 more = (flag(commit.closes), "", "")
             if more:
-                more += (text_or_none(commit.phase), number_or_none(commit.reward))
+                more += (optional("phase", commit.phase), optional("reward", commit.reward))
             for blob in commit.blobs.items():
                 more += blob
             words = (
@@ -119,37 +120,40 @@ class RedisStore(Store):
                 "" if call is None else f"c:{call}",
                 *more,
             )
-            answer = await self._link.run(APPEND, keys, *words)
-            while is_held_back(answer):
-                await self._lifetimes.hold(session, answer)
-                answer = await self._link.run(APPEND, keys, *words)
-            if isinstance(answer, bytes):
-                raise _refusal(answer, session, entry)
-            if answer is not None:
-                await self._lifetimes.take_note(session, answer)
+            await self._write(scripts.APPEND, session, keys, *words, entry=entry)
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
         with self._gate:
             keys = (self._keys(session).session,)
-            while is_held_back(answer := await self._link.run(TOUCH, keys, time(now), time(expires))):
-                await self._lifetimes.hold(session, answer)
-            if isinstance(answer, bytes):
-                raise _refusal(answer, session)
-            if answer is not None:
-                await self._lifetimes.take_note(session, answer)
+            await self._write(scripts.TOUCH, session, keys, time(now), time(expires))
 
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
         with self._gate:
-            answer = await self._link.run(LEASE, (self._keys(session).session,), holder, time(now), time(until))
-            if isinstance(answer, bytes):
-                raise _refusal(answer, session)
-            return unpack_head(session, answer)
+            keys = (self._keys(session).session,)
+            fields = await self._run(scripts.LEASE, session, keys, holder, time(now), time(until))
+            return unpack_head(session, fields)
 
     async def release(self, session: str, holder: str) -> None:
         with self._gate:
-            answer = await self._link.run(RELEASE, (self._keys(session).session,), holder, time(0.0))
-            if answer is not None:
-                raise _refusal(answer, session)
+            await self._run(scripts.RELEASE, session, (self._keys(session).session,), holder, time(0.0))
+
+    async def _write(
+        self, script: scripts.Script, session: str, keys: Sequence[str], *words: Word, entry: Entry | None = None
+    ) -> None:
+        """Run a script that may move the expiry: its ancestors must live longer, and the index must know."""
+        while is_held_back(answer := await self._run(script, session, keys, *words, entry=entry)):
+            await self._lifetimes.hold(session, answer)
+        if answer is not None:
+            await self._lifetimes.take_note(session, answer)
+
+    async def _run(
+        self, script: scripts.Script, session: str, keys: Sequence[str], *words: Word, entry: Entry | None = None
+    ) -> Any:
+        """Run a script; an answer in one word is a refusal."""
+        answer = await self._link.run(script, keys, *words)
+        if isinstance(answer, bytes):
+            raise refusal(answer.decode(), session, entry)
+        return answer
 
     # Reading.
 
@@ -161,23 +165,24 @@ class RedisStore(Store):
             return unpack_head(session, fields)
 
     async def heads(
-        self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
+        self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
         with self._gate:
-            found: list[Head] = []
-            start, newest = 0, "+inf" if before is None else time(before.created)
-            while len(found) < limit:
-                page = await self._index.page(environment, newest, start, limit)
-                members = [
-                    member
-                    for member, created in page
-                    if before is None or (created, from_member(member)[0]) < (before.created, before.id)
-                ]
-                found += await self._lifetimes.heads(members)
-                if len(page) < limit:
-                    break
-                start += limit
-            return found[:limit]
+            return await filter_newest(self._newest, wanted, order, after, limit)
+
+    async def _newest(self, environment: str | None, after: Head | None, limit: int) -> list[Head]:
+        heads: list[Head] = []
+        start, newest = 0, "+inf" if after is None else time(after.created)
+        while len(heads) < limit:
+            page = await self._index.page(environment, newest, start, limit)
+            members = [
+                member for member, created in page if after is None or (created, from_member(member)[0]) < after.age
+            ]
+            heads += await self._lifetimes.heads(members)
+            if len(page) < limit:
+                break
+            start += limit
+        return heads[:limit]
 
     async def children(self, session: str) -> list[Head]:
         with self._gate:
@@ -187,7 +192,7 @@ class RedisStore(Store):
             )
             if not there:
                 raise UnknownSession(session)
-            return sorted(await self._lifetimes.heads(list(members)), key=lambda head: (head.created, head.id))
+            return sorted(await self._lifetimes.heads(list(members)), key=lambda head: head.age)
 
     async def load(self, session: str, at: int | None = None) -> Loaded:
         with self._gate:
@@ -204,16 +209,11 @@ class RedisStore(Store):
     async def _read(self, session: str, until: int | None, after: str) -> Any:
         keys = self._keys(session)
         last = "" if until is None else str(until)
-        answer = await self._link.run(READ, (keys.session, keys.snapshots), last, after)
-        if isinstance(answer, bytes):
-            raise _refusal(answer, session)
-        return answer
+        return await self._run(scripts.READ, session, (keys.session, keys.snapshots), last, after)
 
     async def find_call(self, session: str, call_id: str) -> Entry | None:
         with self._gate:
-            answer = await self._link.run(FIND_CALL, (self._keys(session).session,), f"c:{call_id}")
-            if isinstance(answer, bytes):
-                raise _refusal(answer, session)
+            answer = await self._run(scripts.FIND_CALL, session, (self._keys(session).session,), f"c:{call_id}")
             return None if answer is None else unpack_entry(session, answer[0])
 
     async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
@@ -239,11 +239,9 @@ class RedisStore(Store):
     async def prune(self, session: str, below: int) -> int:
         with self._gate:
             keys = self._keys(session)
-            answer = await self._link.run(PRUNE, (keys.session, keys.snapshots), str(below))
-            if answer == b"revision":
+            answer = await self._run(scripts.PRUNE, session, (keys.session, keys.snapshots), str(below))
+            if answer is None:
                 raise no_snapshot(session, below)
-            if isinstance(answer, bytes):
-                raise _refusal(answer, session)
             return int(answer)
 
     async def sweep(self, now: float) -> int:
@@ -257,32 +255,10 @@ class RedisStore(Store):
 
 async def _check_version(link: RedisLink, key: str) -> None:
     """Check that the data is ours, of a version that we can read; mark an empty place as ours."""
-    found = await link.run(VERSION_OF, (key,))
+    found = await link.run(scripts.VERSION_OF, (key,))
     if found is None:
         await link.ask("SET", key, str(VERSION), "NX")
-        found = await link.run(VERSION_OF, (key,))
+        found = await link.run(scripts.VERSION_OF, (key,))
     if not found.isdigit():
         raise ForeignStore(f"{link.place}: the key {key} is not Stateroom's; choose another prefix=... in the URL")
-    if int(found) > VERSION:
-        raise ForeignStore(
-            f"{link.place}: the key {key} was written by a newer Stateroom (store version {int(found)}; this one reads "
-            f"{VERSION}); upgrade"
-        )
-
-
-def _refusal(word: bytes, session: str, entry: Entry | None = None) -> StateroomError:
-    """The error for a script's answer."""
-    match word:
-        case b"unknown":
-            return UnknownSession(session)
-        case b"closed":
-            return SessionClosed(session)
-        case b"expired":
-            return SessionExpired(session)
-        case b"leased":
-            return SessionLeased(session)
-        case b"duplicate" if entry is not None:
-            return DuplicateCall(session, str(entry.call_id))
-        case b"conflict" if entry is not None:
-            return Conflict(session, entry.revision - 1)
-    raise StoreUnavailable(f"unexpected answer of Redis: {word!r}")
+    check_version(f"{link.place}: the key {key}", int(found), VERSION)

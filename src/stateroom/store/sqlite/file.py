@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stateroom.errors import ForeignStore, StateroomError, StoreUnavailable
+from stateroom.store.records import check_version
 
 APPLICATION_ID = 0x53524F4D  # "SROM", so that a file says whose it is
 BUSY_SECONDS = 30.0
@@ -164,8 +165,5 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if application != APPLICATION_ID and (tables or application):
         raise ForeignStore(f"{path} is an SQLite file of another program, not a Stateroom store")
-    if version > VERSION:
-        raise ForeignStore(
-            f"{path} was written by a newer Stateroom (store version {version}; this one reads {VERSION}); upgrade"
-        )
+    check_version(str(path), version, VERSION)
     return int(version) if application == APPLICATION_ID else 0

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Sequence
+from contextlib import closing
 from itertools import islice
 from typing import Any
 
 from msgspec.structs import astuple
 
-from stateroom.errors import BadData, DuplicateCall, SessionLeased, UnknownSession
-from stateroom.store.head_filter import HeadFilter, Order, place_of, select_heads
-from stateroom.store.records import (
-    DAMAGE,
-    ENTRY_COLUMNS,
-    HEAD_COLUMNS,
-    Blobs,
-    Entry,
-    Head,
-    Loaded,
-    Record,
-    Size,
-    Snapshot,
-    damaged,
-    head_of_row,
-    no_snapshot,
-)
+from stateroom.errors import DuplicateCall, SessionLeased, UnknownSession
+from stateroom.store.head_filter import HeadFilter, Order, place_of
+from stateroom.store.records import Blobs, Entry, Head, Loaded, Record, Size, Snapshot, no_snapshot
+from stateroom.store.tables import ENTRY_COLUMNS, HEAD_COLUMNS, PARTS, RowReader, select_heads
 
-PARTS = ("entries", "snapshots", "blobs")
-"""The tables whose rows belong to a session."""
+READER = RowReader(lambda kept: str(kept, "utf-8"))
 
 HEAD_MARKS, ENTRY_MARKS = (", ".join("?" * len(kind.__struct_fields__)) for kind in (Head, Entry))
 
@@ -50,17 +36,9 @@ EXPIRED = (
 # Heads.
 
 
-def to_text(kept: bytes) -> str:
-    return str(kept, "utf-8")
-
-
-def to_head(row: tuple[Any, ...]) -> Head:
-    return head_of_row(row, to_text)
-
-
 def find_head(connection: sqlite3.Connection, session: str) -> Head | None:
     row = connection.execute(f"SELECT {HEAD_COLUMNS} FROM sessions WHERE id = ?", (session,)).fetchone()
-    return to_head(row) if row else None
+    return READER.head(row) if row else None
 
 
 def read_head(connection: sqlite3.Connection, session: str) -> Head:
@@ -77,20 +55,13 @@ def list_heads(
     clauses, values = select_heads(wanted, order, last, lambda value: value, "x'ff'")
     rows = connection.execute(f"SELECT {HEAD_COLUMNS} FROM sessions {clauses}", values)
     with closing(rows):  # reads no more rows than needed
-        return list(islice(_readable(rows), limit))
+        return list(islice(READER.heads(rows), limit))
 
 
 def list_children(connection: sqlite3.Connection, session: str) -> list[Head]:
     read_head(connection, session)
     rows = connection.execute(f"SELECT {HEAD_COLUMNS} FROM sessions WHERE parent = ? ORDER BY created, id", (session,))
-    return list(_readable(rows))
-
-
-def _readable(rows: Iterable[tuple[Any, ...]]) -> Iterator[Head]:
-    """The heads that are not damaged; `orphans` reports the others."""
-    for row in rows:
-        with suppress(BadData):
-            yield to_head(row)
+    return list(READER.heads(rows))
 
 
 def count_live(connection: sqlite3.Connection, now: float) -> int:
@@ -133,16 +104,7 @@ def _entries_of(connection: sqlite3.Connection, head: Head, after: int, until: i
         f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session = ? AND revision > ? AND revision <= ? ORDER BY revision",
         (head.id, after, head.revision if until is None else until),
     )
-    return [_to_entry(head.id, row) for row in rows]
-
-
-def _to_entry(session: str, row: tuple[Any, ...]) -> Entry:
-    revision, kind, at, body, call_id = row
-    try:
-        name = None if call_id is None else to_text(call_id)
-        return Entry(int(revision), to_text(kind), float(at), bytes(memoryview(body)), name)
-    except DAMAGE as error:
-        raise damaged(session, error) from error
+    return [READER.entry(head.id, row) for row in rows]
 
 
 def load(connection: sqlite3.Connection, session: str, at: int | None) -> Loaded:
@@ -160,14 +122,14 @@ def find_call(connection: sqlite3.Connection, session: str, call_id: str) -> Ent
     row = connection.execute(
         f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session = ? AND call_id = ?", (session, call_id)
     ).fetchone()
-    return _to_entry(session, row) if row else None
+    return READER.entry(session, row) if row else None
 
 
 def read_blobs(connection: sqlite3.Connection, session: str, digests: Sequence[str] | None) -> dict[str, bytes]:
     read_head(connection, session)
     if digests is None:
         rows = connection.execute("SELECT digest, body FROM blobs WHERE session = ?", (session,))
-        return {to_text(digest): body for digest, body in rows}
+        return {READER.to_text(digest): body for digest, body in rows}
     found: dict[str, bytes] = {}
     for digest in digests:
         row = connection.execute(

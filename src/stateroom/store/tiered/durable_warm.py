@@ -28,11 +28,12 @@ from stateroom.errors import (
     UnknownSession,
     UnknownStore,
 )
+from stateroom.store.concurrency import in_turn
 from stateroom.store.contract import Maintenance, Store
+from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, filter_newest, page_of
 from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size
 from stateroom.store.tiered.families import Families, Idleness
-from stateroom.store.tiered.marks import BURIED, Mark, is_buried, kind_of, mark_of, visible
-from stateroom.store.tiered.tier import Tier
+from stateroom.store.tiered.tier import BURIED, Mark, Tier, is_buried, kind_of, mark_of, visible
 from stateroom.store.tiered.transfer import Transfer, find, set_head
 
 T = TypeVar("T")
@@ -174,13 +175,17 @@ class DurableWarmStore(Store):
         return await self.read(session, ask)
 
     async def heads(
-        self, *, environment: str | None = None, before: Head | None = None, limit: int = 100
+        self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
+        return await filter_newest(self._newest, wanted, order, after, limit)
+
+    async def _newest(self, environment: str | None, after: Head | None, limit: int) -> list[Head]:
         # In this order, a session that moves meanwhile is in both lists rather than in none.
-        warm = await self.warm.heads(environment=environment, before=before, limit=limit)
-        cold = await self.cold.heads(environment=environment, before=before, limit=limit)
-        found = {head.id: visible(head) for head in (*cold, *warm) if not is_buried(head)}
-        return sorted(found.values(), key=lambda head: head.age, reverse=True)[:limit]
+        wanted = HeadFilter(environment=environment)
+        warm = await self.warm.heads(wanted, after=after, limit=limit)
+        cold = await self.cold.heads(wanted, after=after, limit=limit)
+        heads = {head.id: visible(head) for head in (*cold, *warm) if not is_buried(head)}
+        return page_of(heads.values(), "newest", None, limit)
 
     async def children(self, session: str) -> list[Head]:
         async def ask(tier: Store) -> list[Head]:
@@ -280,18 +285,16 @@ class DurableWarmStore(Store):
 
     async def _remove_copies(self, sessions: Sequence[str]) -> None:
         """Remove the cold tier's copies of sessions that the warm one is about to remove."""
-        waiting = iter(sessions)
 
-        async def remove_some() -> None:
-            for session in waiting:
-                with suppress(UnknownSession, BadData):
-                    await self.cold.delete(session)
+        async def remove_copy(session: str) -> None:
+            with suppress(UnknownSession, BadData):
+                await self.cold.delete(session)
 
-        await asyncio.gather(*(remove_some() for _ in range(min(MAX_CONCURRENT, len(sessions)))))
+        await in_turn(sessions, remove_copy, MAX_CONCURRENT)
 
     async def _let_losses_expire(self, now: float) -> None:
         """Check the next few of the cold tier's heads: copies of lost sessions expire too."""
-        page = await self.cold.heads(before=self._looked_at, limit=LOOKED_AT)
+        page = await self.cold.heads(after=self._looked_at, limit=LOOKED_AT)
         self._looked_at = page[-1] if len(page) == LOOKED_AT else None
         for head in page:
             mark = mark_of(head)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from stateroom.errors import BadData, UnknownSession
 from stateroom.store.contract import Store
 from stateroom.store.records import Head
-from stateroom.store.tiered.marks import mark_of
+from stateroom.store.tiered.tier import mark_of
 
 
 class Families:

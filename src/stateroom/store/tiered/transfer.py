@@ -29,9 +29,10 @@ from stateroom.errors import OutdatedRecord, SessionClosed, SessionError, Sessio
 from stateroom.pauses import Pauses
 from stateroom.store.contract import Store
 from stateroom.store.records import Commit, Entry, Head, Record
-from stateroom.store.tiered.marks import (
+from stateroom.store.tiered.tier import (
     BURIED,
     FOREVER,
+    Tier,
     is_buried,
     kind_of,
     mark_for,
@@ -40,7 +41,6 @@ from stateroom.store.tiered.marks import (
     new_token,
     visible,
 )
-from stateroom.store.tiered.tier import Tier
 
 TAKEOVER = 10.0
 """Seconds after which another process takes over a stalled move."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import cache
 from random import Random
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -13,6 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 from pydantic import BaseModel
 
 from stateroom.gallery.office.state import Contact, Expense, Mail, Office
+from stateroom.gallery.office.world import MAILS, NOW
 
 T = TypeVar("T")
 
@@ -96,57 +98,16 @@ def _pattern(wording: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\{(\w+)\\}", group, re.escape(wording)))
 
 
-def call(name: str, /, says: tuple[str, ...] = (), **arguments: Any) -> Call:
-    """A tool call, as a step of a script."""
-    return Call(name, arguments, says)
+def answer_of(rng: Random) -> Literal["yes", "no"]:
+    """The manager's answer, drawn at random."""
+    return "yes" if rng.random() < 0.6 else "no"
 
 
-def answer(mail: dict[str, Any], to: str, name: str, text: str, *says: str) -> Call:
-    """A reply to a mail, as a step of a script; it must contain `says`."""
-    subject, body = f"Re: {mail['subject']}", f"Hello {name},\n\n{text}"
-    return call("send_mail", says=says, to=[to], subject=subject, body=body, in_reply_to=mail["id"])
+def mail_to_office(sender: str, subject: str, body: str, number: int = 1, hours: int = 20) -> Mail:
+    """A mail from some hours ago, the first or another one of a task."""
+    to, sent_at = ("office@larkspur-works.example",), NOW - timedelta(hours=hours)
+    return Mail(id=f"M-{MAILS + number:04}", sender=sender, to=to, subject=subject, body=body, sent_at=sent_at)
 
 
-def one_of(rng: Random, candidates: Iterable[T]) -> T:
-    """A random candidate."""
-    return rng.choice(list(candidates))
-
-
-def only(results: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
-    """The result with the wanted values. Raises `LookupError` if there is none."""
-    for result in results:
-        if all(result[name] == value for name, value in wanted.items()):
-            return result
-    raise LookupError(f"nothing has {wanted}")
-
-
-def person(name: str, company: str) -> Part[dict[str, Any]]:
-    """Find a person, not a namesake."""
-    found = yield call("search_contacts", query=name)
-    return only(found["results"], name=name, company=company)
-
-
-def project_named(name: str) -> Part[dict[str, Any]]:
-    found = yield call("list_projects", query=name)
-    return only(found["results"], name=name)
-
-
-def file_named(name: str) -> Part[dict[str, Any]]:
-    """A file by its name."""
-    found = yield call("search_files", query=name)
-    return only(found["results"], name=name)
-
-
-def newest_mail(sender: str, query: str) -> Part[dict[str, Any]]:
-    """Read the newest mail of a sender that contains these words."""
-    found = yield call("search_mail", query=query, sender=sender)
-    mail: dict[str, Any] = yield call("read_mail", mail_id=found["results"][0]["mail_id"])
-    return mail
-
-
-def reading(pattern: str, text: str) -> str:
-    """The group of a pattern in a text. Raises `LookupError` if it is missing."""
-    found = re.search(pattern, text)
-    if found is None:
-        raise LookupError(f"no {pattern} in {text!r}")
-    return found[1]
+def with_mail(*mails: Mail) -> Changes:
+    return Changes(mails={mail.id: mail for mail in mails})

@@ -6,24 +6,11 @@ from collections import Counter
 from datetime import date, datetime, time, timedelta
 from random import Random
 
-from stateroom.gallery.office.kinds.kind import (
-    Asked,
-    Changes,
-    Drawn,
-    Kind,
-    Script,
-    call,
-    newest_mail,
-    one_of,
-    only,
-    person,
-    reading,
-)
-from stateroom.gallery.office.kinds.simple import anybody
-from stateroom.gallery.office.rules import HOUSE
-from stateroom.gallery.office.state import Event, Mail, Office
+from stateroom.gallery.office.kinds import steps
+from stateroom.gallery.office.kinds.kind import Asked, Drawn, Kind, Script, mail_to_office, with_mail
+from stateroom.gallery.office.state import Event, Office
 from stateroom.gallery.office.vocabulary import MEETINGS
-from stateroom.gallery.office.world import MAILS, NOW, workday
+from stateroom.gallery.office.world import NOW, anybody, one_of, staff, workday
 
 TODAY = NOW.date().isoformat()
 
@@ -56,10 +43,9 @@ class Invite(Kind):
         return Drawn({"name": guest.name, "company": guest.company, "title": event.title, "day": day})
 
     def script(self, asked: Asked) -> Script:
-        guest = yield from person(asked["name"], asked["company"])
-        found = yield call("list_events", query=asked["title"], first_day=asked["day"], last_day=asked["day"])
-        event = only(found["results"], title=asked["title"])
-        yield call("add_attendee", event_id=event["event_id"], contact_id=guest["contact_id"])
+        guest = yield from steps.find_person(asked["name"], asked["company"])
+        event = yield from steps.find_event(asked["title"], asked["day"], last_day=asked["day"])
+        yield steps.call("add_attendee", event_id=event["event_id"], contact_id=guest["contact_id"])
         return f"{asked['name']} takes part in the {asked['title']}."
 
 
@@ -89,26 +75,20 @@ class MovedMeeting(Kind):
             f"on {right:%Y-%m-%d} at {right:%H:%M}.\n\nThanks\n{organizer.name}",
         )
         mails = [
-            Mail(
-                id=f"M-{MAILS + number:04}",
-                sender=organizer.email,
-                to=("office@larkspur-works.example",),
-                subject=f"{event.title}: another time",
-                body=body,
-                sent_at=NOW - timedelta(hours=60 - 20 * number),
-            )
+            mail_to_office(organizer.email, f"{event.title}: another time", body, number, hours=60 - 20 * number)
             for number, body in enumerate(bodies, 1)
         ]
-        changes = Changes(mails={mail.id: mail for mail in mails})
-        return Drawn({"name": organizer.name, "title": event.title}, changes)
+        return Drawn({"name": organizer.name, "title": event.title}, with_mail(*mails))
 
     def script(self, asked: Asked) -> Script:
-        organizer = yield from person(asked["name"], HOUSE)
-        mail = yield from newest_mail(organizer["email"], f"{asked['title']} another time")
-        day, hour = reading(r"on (\d{4}-\d\d-\d\d) at", mail["body"]), reading(r"at (\d\d:\d\d)", mail["body"])
-        found = yield call("list_events", query=asked["title"], first_day=TODAY)
-        event = only(found["results"], title=asked["title"])
-        yield call("move_event", event_id=event["event_id"], start=f"{day}T{hour}:00")
+        organizer = yield from steps.find_person(asked["name"])
+        mail = yield from steps.newest_mail(organizer["email"], f"{asked['title']} another time")
+        day, hour = (
+            steps.reading(r"on (\d{4}-\d\d-\d\d) at", mail["body"]),
+            steps.reading(r"at (\d\d:\d\d)", mail["body"]),
+        )
+        event = yield from steps.find_event(asked["title"], TODAY)
+        yield steps.call("move_event", event_id=event["event_id"], start=f"{day}T{hour}:00")
         return f"The {asked['title']} is on {day} at {hour}."
 
 
@@ -117,16 +97,13 @@ class CommonSlot(Kind):
     difficulty = 3
     wordings = (
         'Set up a meeting "{title}" of {minutes} minutes on {day}, at the earliest time at which our colleagues '
-        "{first}, "
-        "{second} and {third} are all free. {first} is the organizer.",
-        'Our people {first}, {second} and {third} need {minutes} minutes together on {day}. Make it "{title}", '
-        "as early as "
-        "all three can, in the name of {first}.",
+        "{first}, {second} and {third} are all free. {first} is the organizer.",
+        'Our people {first}, {second} and {third} need {minutes} minutes together on {day}. Make it "{title}", as '
+        "early as all three can, in the name of {first}.",
     )
 
     def draw(self, world: Office, rng: Random) -> Drawn:
-        staff = [contact for contact in world.contacts.values() if contact.company == HOUSE]
-        first, second, third = (contact.name for contact in rng.sample(staff, 3))
+        first, second, third = (contact.name for contact in rng.sample(staff(world), 3))
         title = f"{one_of(rng, world.projects.values()).name} {rng.choice(MEETINGS)}"
         when = {"day": workday(rng, 1, 20).isoformat(), "minutes": str(rng.choice((30, 60, 90)))}
         return Drawn({"title": title, "first": first, "second": second, "third": third, **when})
@@ -134,12 +111,12 @@ class CommonSlot(Kind):
     def script(self, asked: Asked) -> Script:
         people = []
         for name in (asked["first"], asked["second"], asked["third"]):
-            found = yield from person(name, HOUSE)
+            found = yield from steps.find_person(name)
             people.append(found["contact_id"])
         minutes = int(asked["minutes"])
-        slots = yield call("find_free_slot", attendee_ids=people, day=asked["day"], minutes=minutes)
+        slots = yield steps.call("find_free_slot", attendee_ids=people, day=asked["day"], minutes=minutes)
         start = slots["free"][0]
-        yield call(
+        yield steps.call(
             "create_event",
             title=asked["title"],
             organizer_id=people[0],
@@ -154,12 +131,10 @@ class Reschedule(Kind):
     name = "reschedule"
     difficulty = 3
     wordings = (
-        "The {title} on {day} cannot take place then. Move it to the earliest time on {new_day} at which "
-        "everybody who takes "
-        "part is free, and tell the organizer by mail when it is.",
-        "Please find another time for the {title} of {day}: the earliest on {new_day} that suits all who take "
-        "part. Then write "
-        "a mail to the organizer with the new date and time.",
+        "The {title} on {day} cannot take place then. Move it to the earliest time on {new_day} at which everybody "
+        "who takes part is free, and tell the organizer by mail when it is.",
+        "Please find another time for the {title} of {day}: the earliest on {new_day} that suits all who take part. "
+        "Then write a mail to the organizer with the new date and time.",
     )
 
     def draw(self, world: Office, rng: Random) -> Drawn:
@@ -170,9 +145,8 @@ class Reschedule(Kind):
         return Drawn({"title": event.title, "day": day.isoformat(), "new_day": new_day.isoformat()})
 
     def script(self, asked: Asked) -> Script:
-        found = yield call("list_events", query=asked["title"], first_day=asked["day"], last_day=asked["day"])
-        event = only(found["results"], title=asked["title"])
-        slots = yield call(
+        event = yield from steps.find_event(asked["title"], asked["day"], last_day=asked["day"])
+        slots = yield steps.call(
             "find_free_slot",
             attendee_ids=event["attendee_ids"],
             day=asked["new_day"],
@@ -180,10 +154,10 @@ class Reschedule(Kind):
             event_id=event["event_id"],
         )
         start = slots["free"][0]
-        yield call("move_event", event_id=event["event_id"], start=start)
-        organizer = yield call("get_contact", contact_id=event["organizer_id"])
+        yield steps.call("move_event", event_id=event["event_id"], start=start)
+        organizer = yield steps.call("get_contact", contact_id=event["organizer_id"])
         hour = start[11:16]
-        yield call(
+        yield steps.call(
             "send_mail",
             says=(asked["new_day"], hour),
             to=[organizer["email"]],
@@ -197,8 +171,8 @@ class ClearDay(Kind):
     name = "clear_day"
     difficulty = 4
     wordings = (
-        "Our colleague {name} is ill on {day}. Cancel the meetings of that day that they organize, and take them "
-        "off the others.",
+        "Our colleague {name} is ill on {day}. Cancel the meetings of that day that they organize, and take them off "
+        "the others.",
         "{name} of our house cannot come on {day}: meetings of their own are cancelled, from all others they are "
         "removed.",
     )
@@ -212,11 +186,11 @@ class ClearDay(Kind):
         return Drawn({"name": world.contacts[contact_id].name, "day": day.isoformat()})
 
     def script(self, asked: Asked) -> Script:
-        ill = (yield from person(asked["name"], HOUSE))["contact_id"]
-        found = yield call("list_events", attendee_id=ill, first_day=asked["day"], last_day=asked["day"])
+        ill = (yield from steps.find_person(asked["name"]))["contact_id"]
+        found = yield steps.call("list_events", attendee_id=ill, first_day=asked["day"], last_day=asked["day"])
         for event in found["results"]:
             if event["organizer_id"] == ill:
-                yield call("cancel_event", event_id=event["event_id"])
+                yield steps.call("cancel_event", event_id=event["event_id"])
             else:
-                yield call("remove_attendee", event_id=event["event_id"], contact_id=ill)
+                yield steps.call("remove_attendee", event_id=event["event_id"], contact_id=ill)
         return f"{asked['name']} has no meetings on {asked['day']}."

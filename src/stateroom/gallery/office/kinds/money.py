@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any, Literal
 
+from stateroom.gallery.office.kinds import steps
 from stateroom.gallery.office.kinds.kind import (
     Asked,
     Changes,
@@ -13,35 +14,19 @@ from stateroom.gallery.office.kinds.kind import (
     Part,
     Say,
     Script,
-    answer,
-    call,
-    file_named,
-    newest_mail,
-    one_of,
-    only,
-    person,
-    reading,
+    answer_of,
+    mail_to_office,
+    with_mail,
 )
-from stateroom.gallery.office.kinds.simple import anybody
-from stateroom.gallery.office.kinds.teamwork import written_by
-from stateroom.gallery.office.rules import CAPS, HOUSE, LIMIT, occasion
+from stateroom.gallery.office.rules import CAPS, LIMIT, occasion
 from stateroom.gallery.office.state import Contact, Expense, Office
 from stateroom.gallery.office.vocabulary import VENDORS
-from stateroom.gallery.office.world import EXPENSES, workday
+from stateroom.gallery.office.world import EXPENSES, one_of, outsider, staff, workday
 
 Case = Literal["fine", "capped", "double", "large"]
 """An expense that may be paid, is above its cap, was paid before, or needs the manager."""
 
 CITIES = ("Aldport", "Brennick", "Carrow", "Dunhaven", "Eastmoor", "Fallowby")
-
-
-def employee_of(world: Office, rng: Random) -> Contact:
-    return one_of(rng, (contact for contact in world.contacts.values() if contact.company == HOUSE))
-
-
-def answer_of(rng: Random) -> Literal["yes", "no"]:
-    """The manager's answer, drawn at random."""
-    return "yes" if rng.random() < 0.6 else "no"
 
 
 def expense_of(world: Office, rng: Random, employee: Contact, case: Case, number: int = 1) -> Expense:
@@ -96,13 +81,13 @@ def settle(expense: dict[str, Any], paid_before: bool) -> Part[str]:
 
 
 def reject(expense: dict[str, Any], reason: str) -> Part[str]:
-    yield call("reject_expense", expense_id=expense["expense_id"], reason=reason)
+    yield steps.call("reject_expense", expense_id=expense["expense_id"], reason=reason)
     return "rejected"
 
 
 def pay(expense: dict[str, Any]) -> Part[str]:
-    yield call("approve_expense", expense_id=expense["expense_id"])
-    yield call("pay", expense_id=expense["expense_id"], amount=expense["amount"])
+    yield steps.call("approve_expense", expense_id=expense["expense_id"])
+    yield steps.call("pay", expense_id=expense["expense_id"], amount=expense["amount"])
     return "paid"
 
 
@@ -123,18 +108,18 @@ class SettleExpense(Kind):
     )
 
     def draw(self, world: Office, rng: Random) -> Drawn:
-        employee, case = employee_of(world, rng), rng.choice(self.cases)
+        employee, case = rng.choice(staff(world)), rng.choice(self.cases)
         expense = expense_of(world, rng, employee, case)
         asked = {"name": employee.name, "vendor": expense.vendor, "receipt": expense.receipt}
         manager = answer_of(rng) if case == "large" else None
         return Drawn(asked, Changes(expenses=twins(expense, case)), manager)
 
     def script(self, asked: Asked) -> Script:
-        employee = yield from person(asked["name"], HOUSE)
-        found = yield call("list_expenses", query=asked["receipt"])
-        yield call("get_policy", topic="spending")
+        employee = yield from steps.find_person(asked["name"])
+        found = yield steps.call("list_expenses", query=asked["receipt"])
+        yield steps.call("get_policy", topic="spending")
         wanted = {"employee_id": employee["contact_id"], "receipt": asked["receipt"], "status": "filed"}
-        expense = only(found["results"], **wanted)
+        expense = steps.only(found["results"], **wanted)
         became = yield from settle(expense, was_paid(found["results"], asked["receipt"]))
         return f"{expense['expense_id']} is {became}."
 
@@ -144,11 +129,10 @@ class SettleLarge(SettleExpense):
     difficulty = 4
     cases = ("large",)
     wordings = (
-        "Our {name} has spent a good deal at {vendor}: receipt {receipt}. Settle the expense by the rules, and "
-        "ask me if they "
-        "say so.",
-        "Please take care of receipt {receipt} of our colleague {name} ({vendor}). If the rules want my word for "
-        "the expense, ask.",
+        "Our {name} has spent a good deal at {vendor}: receipt {receipt}. Settle the expense by the rules, and ask me "
+        "if they say so.",
+        "Please take care of receipt {receipt} of our colleague {name} ({vendor}). If the rules want my word for the "
+        "expense, ask.",
         "There is a dear expense of our {name}, receipt {receipt} from {vendor}. I am here if you need my approval.",
     )
 
@@ -163,30 +147,32 @@ class FileReceipt(Kind):
     )
 
     def draw(self, world: Office, rng: Random) -> Drawn:
-        employee, case = employee_of(world, rng), rng.choice(self.cases)
+        employee, case = rng.choice(staff(world)), rng.choice(self.cases)
         expense = expense_of(world, rng, employee, case)
         body = (
             f"Hello,\n\nhere is what I have spent:\nReceipt: {expense.receipt}\nVendor: {expense.vendor}\n"
             f"Category: {expense.category}\nAmount: {expense.amount:.2f}\nDate: {expense.spent_on}\n\n{employee.name}"
         )
-        changes = written_by(employee.email, "A receipt for you", body)
+        changes = with_mail(mail_to_office(employee.email, "A receipt for you", body))
         changes.expenses = {each.id: each for each in twins(expense, case).values() if each.status == "paid"}
         manager = answer_of(rng) if case == "large" else None
         return Drawn({"name": employee.name}, changes, manager)
 
     def script(self, asked: Asked) -> Script:
-        employee = yield from person(asked["name"], HOUSE)
+        employee = yield from steps.find_person(asked["name"])
         became, _, _ = yield from self.filed(employee)
         return f"The receipt of {asked['name']} is filed, and {became}."
 
     def filed(self, employee: dict[str, Any]) -> Part[tuple[str, dict[str, Any], str]]:
         """File the receipt of the newest mail and settle it; returns its status, the mail and the receipt."""
-        mail = yield from newest_mail(employee["email"], "receipt")
-        said = {name: reading(f"{name}: (.+)", mail["body"]) for name in ("Receipt", "Vendor", "Category", "Date")}
-        amount = float(reading(r"Amount: ([\d.]+)", mail["body"]))
-        found = yield call("list_expenses", query=said["Receipt"])
-        yield call("get_policy", topic="spending")
-        made = yield call(
+        mail = yield from steps.newest_mail(employee["email"], "receipt")
+        said = {
+            name: steps.reading(f"{name}: (.+)", mail["body"]) for name in ("Receipt", "Vendor", "Category", "Date")
+        }
+        amount = float(steps.reading(r"Amount: ([\d.]+)", mail["body"]))
+        found = yield steps.call("list_expenses", query=said["Receipt"])
+        yield steps.call("get_policy", topic="spending")
+        made = yield steps.call(
             "file_expense",
             employee_id=employee["contact_id"],
             vendor=said["Vendor"],
@@ -205,19 +191,18 @@ class FileLarge(FileReceipt):
     difficulty = 5
     cases = ("large",)
     wordings = (
-        "Our colleague {name} has sent us a large receipt by mail. File it as an expense, settle that by the "
-        "rules, with my "
-        "approval if need be, and reply to the mail: name the receipt, and say whether it was paid or rejected.",
-        "See the mail with a receipt from our {name}: enter the expense, ask me if the rules want that, settle "
-        "it, and answer "
-        "{name}'s mail with the number of the receipt and whether it is paid or rejected.",
+        "Our colleague {name} has sent us a large receipt by mail. File it as an expense, settle that by the rules, "
+        "with my approval if need be, and reply to the mail: name the receipt, and say whether it was paid or "
+        "rejected.",
+        "See the mail with a receipt from our {name}: enter the expense, ask me if the rules want that, settle it, "
+        "and answer {name}'s mail with the number of the receipt and whether it is paid or rejected.",
     )
 
     def script(self, asked: Asked) -> Script:
-        employee = yield from person(asked["name"], HOUSE)
+        employee = yield from steps.find_person(asked["name"])
         became, mail, receipt = yield from self.filed(employee)
         text = f"your receipt {receipt} was {became}."
-        yield answer(mail, employee["email"], asked["name"], text, receipt, became)
+        yield steps.answer(mail, employee["email"], asked["name"], text, receipt, became)
         return f"The receipt of {asked['name']} is {became}, and they know."
 
 
@@ -227,15 +212,14 @@ class SettleTrip(Kind):
     name = "settle_trip"
     difficulty = 5
     wordings = (
-        "Our colleague {name} is back from the trip to {city}. Settle all expenses of that trip by the rules; "
-        "ask me where they "
-        "want my approval.",
-        "Please settle what our {name} has spent on the trip to {city}, each expense by the rules. I can approve "
-        "what I have to.",
+        "Our colleague {name} is back from the trip to {city}. Settle all expenses of that trip by the rules; ask me "
+        "where they want my approval.",
+        "Please settle what our {name} has spent on the trip to {city}, each expense by the rules. I can approve what "
+        "I have to.",
     )
 
     def draw(self, world: Office, rng: Random) -> Drawn:
-        employee, city = employee_of(world, rng), rng.choice(CITIES)
+        employee, city = rng.choice(staff(world)), rng.choice(CITIES)
         cases: list[Case] = ["fine", "large", "capped"]
         if rng.random() < 0.5:
             cases.append("fine")
@@ -250,10 +234,10 @@ class SettleTrip(Kind):
         return Drawn({"name": employee.name, "city": city}, changes, answer_of(rng))
 
     def script(self, asked: Asked) -> Script:
-        employee = yield from person(asked["name"], HOUSE)
+        employee = yield from steps.find_person(asked["name"])
         query = f"trip to {asked['city']}"
-        found = yield call("list_expenses", query=query, employee_id=employee["contact_id"], status="filed")
-        yield call("get_policy", topic="spending")
+        found = yield steps.call("list_expenses", query=query, employee_id=employee["contact_id"], status="filed")
+        yield steps.call("get_policy", topic="spending")
         for expense in found["results"]:
             yield from settle(expense, paid_before=False)
         return f"The trip to {asked['city']} is settled."
@@ -272,7 +256,7 @@ class SettleSplit(Kind):
     )
 
     def draw(self, world: Office, rng: Random) -> Drawn:
-        employee = employee_of(world, rng)
+        employee = rng.choice(staff(world))
         whole = expense_of(world, rng, employee, "large")
         while whole.amount > 1.8 * LIMIT:
             whole = expense_of(world, rng, employee, "large")
@@ -287,12 +271,12 @@ class SettleSplit(Kind):
         return Drawn(asked, Changes(expenses={each.id: each for each in halves}), answer_of(rng))
 
     def script(self, asked: Asked) -> Script:
-        employee = yield from person(asked["name"], HOUSE)
+        employee = yield from steps.find_person(asked["name"])
         halves = []
         for receipt in (asked["first"], asked["second"]):
-            found = yield call("list_expenses", query=receipt, employee_id=employee["contact_id"], status="filed")
-            halves.append(only(found["results"], receipt=receipt))
-        yield call("get_policy", topic="spending")
+            search = steps.call("list_expenses", query=receipt, employee_id=employee["contact_id"], status="filed")
+            halves.append((yield from steps.find(search, receipt=receipt)))
+        yield steps.call("get_policy", topic="spending")
         ids = " and ".join(each["expense_id"] for each in halves)
         total = sum(each["amount"] for each in halves)
         approved = yield from allowed(ids, f"together {total:.2f} at {asked['vendor']}")
@@ -307,36 +291,32 @@ class ShareOutside(Kind):
     name = "share_outside"
     difficulty = 4
     wordings = (
-        "{name} of {company} has asked by mail for one of our files. Share it with them if the rules let you, or "
-        "if I approve "
-        "where they ask for that. Reply to the mail, and name the file and whether it is shared or refused.",
-        "Please see to the mail in which {name} ({company}) asks for a file: by our rules, and with my approval "
-        "if need be. They "
-        "get an answer to their mail, with the name of the file and the word shared or refused.",
+        "{name} of {company} has asked by mail for one of our files. Share it with them if the rules let you, or if I "
+        "approve where they ask for that. Reply to the mail, and name the file and whether it is shared or refused.",
+        "Please see to the mail in which {name} ({company}) asks for a file: by our rules, and with my approval if "
+        "need be. They get an answer to their mail, with the name of the file and the word shared or refused.",
     )
 
     def draw(self, world: Office, rng: Random) -> Drawn:
-        guest = anybody(world, rng)
-        while guest.company == HOUSE:
-            guest = anybody(world, rng)
+        guest = outsider(world, rng)
         public = rng.random() < 0.3
         file = one_of(rng, (each for each in world.files.values() if (each.level == "public") == public))
         body = f'Hello,\n\nwould you let me have a file of yours, "{file.name}"?\n\nRegards\n{guest.name}'
         asked = {"name": guest.name, "company": guest.company}
         manager = None if public else answer_of(rng)
-        return Drawn(asked, written_by(guest.email, "May I have a file?", body), manager)
+        return Drawn(asked, with_mail(mail_to_office(guest.email, "May I have a file?", body)), manager)
 
     def script(self, asked: Asked) -> Script:
-        guest = yield from person(asked["name"], asked["company"])
-        mail = yield from newest_mail(guest["email"], "file")
-        name = reading(r'"(.+?)"', mail["body"])
-        file = yield from file_named(name)
-        yield call("get_policy", topic="files")
+        guest = yield from steps.find_person(asked["name"], asked["company"])
+        mail = yield from steps.newest_mail(guest["email"], "file")
+        name = steps.reading(r'"(.+?)"', mail["body"])
+        file = yield from steps.find_file(name)
+        yield steps.call("get_policy", topic="files")
         shared = file["level"] == "public" or (yield from allowed(file["file_id"], f"{name} for {asked['name']}"))
         if shared:
-            yield call("share_file", file_id=file["file_id"], contact_id=guest["contact_id"])
+            yield steps.call("share_file", file_id=file["file_id"], contact_id=guest["contact_id"])
         became = "shared" if shared else "refused"
-        yield answer(mail, guest["email"], asked["name"], f"the file {name} was {became}.", name, became)
+        yield steps.answer(mail, guest["email"], asked["name"], f"the file {name} was {became}.", name, became)
         return f"{name} was {became}, and {asked['name']} knows."
 
 

@@ -5,33 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from stateroom.gallery.office.kinds.kind import (
-    Asked,
-    Drawn,
-    Kind,
-    Script,
-    call,
-    file_named,
-    one_of,
-    only,
-    person,
-    project_named,
-)
+from stateroom.gallery.office.kinds import steps
+from stateroom.gallery.office.kinds.kind import Asked, Drawn, Kind, Script
 from stateroom.gallery.office.rules import CAPS
-from stateroom.gallery.office.state import Contact, Office
+from stateroom.gallery.office.state import Office
 from stateroom.gallery.office.vocabulary import LABELS
-from stateroom.gallery.office.world import phone
+from stateroom.gallery.office.world import anybody, one_of, open_ticket, phone
 
 PRIORITIES = ("low", "normal", "high", "urgent")
-
-
-def anybody(world: Office, rng: Random) -> Contact:
-    """A random person; half of the time one with a namesake."""
-    contacts = [*world.contacts.values()]
-    if rng.random() < 0.5:
-        bearers = Counter(contact.name for contact in contacts)
-        contacts = [contact for contact in contacts if bearers[contact.name] > 1]
-    return rng.choice(contacts)
 
 
 class SetPriority(Kind):
@@ -44,15 +25,14 @@ class SetPriority(Kind):
     )
 
     def draw(self, world: Office, rng: Random) -> Drawn:
-        ticket = one_of(rng, (each for each in world.tickets.values() if each.status != "closed"))
+        ticket = open_ticket(world, rng)
         priority = one_of(rng, (each for each in PRIORITIES if each != ticket.priority))
         return Drawn({"title": ticket.title, "project": world.projects[ticket.project].name, "priority": priority})
 
     def script(self, asked: Asked) -> Script:
-        project = yield from project_named(asked["project"])
-        found = yield call("search_tickets", query=asked["title"], project_id=project["project_id"])
-        ticket = only(found["results"], title=asked["title"])
-        yield call("set_priority", ticket_id=ticket["ticket_id"], priority=asked["priority"])
+        project = yield from steps.find_project(asked["project"])
+        ticket = yield from steps.find_ticket(asked["title"], project_id=project["project_id"])
+        yield steps.call("set_priority", ticket_id=ticket["ticket_id"], priority=asked["priority"])
         return f"{ticket['ticket_id']} has priority {asked['priority']} now."
 
 
@@ -67,14 +47,13 @@ class CloseTicket(Kind):
     comments = ("Signed off by the client.", "Done on site.", "Handed over with papers.", "Checked twice, no faults.")
 
     def draw(self, world: Office, rng: Random) -> Drawn:
-        ticket = one_of(rng, (each for each in world.tickets.values() if each.status != "closed"))
+        ticket = open_ticket(world, rng)
         return Drawn({"title": ticket.title, "comment": rng.choice(self.comments)})
 
     def script(self, asked: Asked) -> Script:
-        found = yield call("search_tickets", query=asked["title"])
-        ticket_id = only(found["results"], title=asked["title"])["ticket_id"]
-        yield call("comment_ticket", ticket_id=ticket_id, text=asked["comment"])
-        yield call("close_ticket", ticket_id=ticket_id)
+        ticket_id = (yield from steps.find_ticket(asked["title"]))["ticket_id"]
+        yield steps.call("comment_ticket", ticket_id=ticket_id, text=asked["comment"])
+        yield steps.call("close_ticket", ticket_id=ticket_id)
         return f"{ticket_id} is closed."
 
 
@@ -93,8 +72,8 @@ class RenameFile(Kind):
         return Drawn({"file": file.name, "new": file.name.replace(".pdf", f"-{ending}.pdf")})
 
     def script(self, asked: Asked) -> Script:
-        file = yield from file_named(asked["file"])
-        yield call("rename_file", file_id=file["file_id"], new_name=asked["new"])
+        file = yield from steps.find_file(asked["file"])
+        yield steps.call("rename_file", file_id=file["file_id"], new_name=asked["new"])
         return f"It is called {asked['new']} now."
 
 
@@ -114,8 +93,8 @@ class MoveFile(Kind):
         )
 
     def script(self, asked: Asked) -> Script:
-        file = yield from file_named(asked["file"])
-        yield call("move_file", file_id=file["file_id"], folder=asked["folder"])
+        file = yield from steps.find_file(asked["file"])
+        yield steps.call("move_file", file_id=file["file_id"], folder=asked["folder"])
         return f"It is in {asked['folder']} now."
 
 
@@ -133,8 +112,8 @@ class NewPhone(Kind):
         return Drawn({"name": contact.name, "company": contact.company, "phone": phone(rng)})
 
     def script(self, asked: Asked) -> Script:
-        found = yield from person(asked["name"], asked["company"])
-        yield call("update_contact", contact_id=found["contact_id"], phone=asked["phone"])
+        found = yield from steps.find_person(asked["name"], asked["company"])
+        yield steps.call("update_contact", contact_id=found["contact_id"], phone=asked["phone"])
         return f"{asked['name']}'s number is {asked['phone']} now."
 
 
@@ -153,9 +132,8 @@ class Categorise(Kind):
         return Drawn({"receipt": expense.receipt, "category": category})
 
     def script(self, asked: Asked) -> Script:
-        found = yield call("list_expenses", query=asked["receipt"])
-        expense = only(found["results"], receipt=asked["receipt"])
-        yield call("categorise_expense", expense_id=expense["expense_id"], category=asked["category"])
+        expense = yield from steps.find(steps.call("list_expenses", query=asked["receipt"]), receipt=asked["receipt"])
+        yield steps.call("categorise_expense", expense_id=expense["expense_id"], category=asked["category"])
         return f"{expense['expense_id']} is {asked['category']} now."
 
 
@@ -180,9 +158,9 @@ class FileMail(Kind):
                 return Drawn({"subject": mail.subject, "label": label, **who})
 
     def script(self, asked: Asked) -> Script:
-        sender = yield from person(asked["name"], asked["company"])
-        found = yield call("search_mail", query=asked["subject"], sender=sender["email"])
-        mail_id = only(found["results"], subject=asked["subject"])["mail_id"]
-        yield call("label_mail", mail_id=mail_id, label=asked["label"])
-        yield call("archive_mail", mail_id=mail_id)
+        sender = yield from steps.find_person(asked["name"], asked["company"])
+        search = steps.call("search_mail", query=asked["subject"], sender=sender["email"])
+        mail_id = (yield from steps.find(search, subject=asked["subject"]))["mail_id"]
+        yield steps.call("label_mail", mail_id=mail_id, label=asked["label"])
+        yield steps.call("archive_mail", mail_id=mail_id)
         return f"{mail_id} is in the archive."

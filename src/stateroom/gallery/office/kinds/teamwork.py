@@ -4,47 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from datetime import timedelta
 from random import Random
 from typing import Any
 
-from stateroom.gallery.office.kinds.kind import (
-    Asked,
-    Changes,
-    Drawn,
-    Kind,
-    Part,
-    Script,
-    answer,
-    call,
-    file_named,
-    newest_mail,
-    one_of,
-    only,
-    person,
-    project_named,
-    reading,
-)
-from stateroom.gallery.office.kinds.simple import anybody
-from stateroom.gallery.office.rules import HOUSE
-from stateroom.gallery.office.state import Mail, Office
+from stateroom.gallery.office.kinds import steps
+from stateroom.gallery.office.kinds.kind import Asked, Changes, Drawn, Kind, Part, Script, mail_to_office, with_mail
+from stateroom.gallery.office.state import Office
 from stateroom.gallery.office.vocabulary import THINGS, WORK
-from stateroom.gallery.office.world import MAILS, NOW, STAFF, address, phone, workday
+from stateroom.gallery.office.world import STAFF, address, anybody, one_of, open_ticket, outsider, phone, workday
 
 LINE = r"- (.+?): (.+?), by (\d{4}-\d\d-\d\d)"
-
-
-def written_by(sender: str, subject: str, body: str) -> Changes:
-    """A mail from the day before."""
-    mail = Mail(
-        id=f"M-{MAILS + 1:04}",
-        sender=sender,
-        to=("office@larkspur-works.example",),
-        subject=subject,
-        body=body,
-        sent_at=NOW - timedelta(hours=20),
-    )
-    return Changes(mails={mail.id: mail})
 
 
 def open_work(world: Office) -> Counter[tuple[str, str]]:
@@ -54,9 +23,9 @@ def open_work(world: Office) -> Counter[tuple[str, str]]:
 
 def hand_over(project_id: str, old: str, new: str) -> Part[int]:
     """Assign all open tickets of a project to another person."""
-    found = yield call("search_tickets", project_id=project_id, assignee_id=old)
+    found = yield steps.call("search_tickets", project_id=project_id, assignee_id=old)
     for ticket in found["results"]:
-        yield call("assign_ticket", ticket_id=ticket["ticket_id"], assignee_id=new)
+        yield steps.call("assign_ticket", ticket_id=ticket["ticket_id"], assignee_id=new)
     return len(found["results"])
 
 
@@ -64,31 +33,27 @@ class AnswerStatus(Kind):
     name = "answer_status"
     difficulty = 3
     wordings = (
-        '{name} of {company} has sent us a question, "{subject}". Answer it by mail: who works on it, and when '
-        "it is due.",
-        'Please reply to the mail "{subject}" from {name} ({company}). They want to know who does the work, and '
-        "by when.",
+        '{name} of {company} has sent us a question, "{subject}". Answer it by mail: who works on it, and when it is '
+        "due.",
+        'Please reply to the mail "{subject}" from {name} ({company}). They want to know who does the work, and by '
+        "when.",
     )
 
     def draw(self, world: Office, rng: Random) -> Drawn:
-        client = anybody(world, rng)
-        while client.company == HOUSE:
-            client = anybody(world, rng)
-        ticket = one_of(rng, (each for each in world.tickets.values() if each.status != "closed"))
+        client, ticket = outsider(world, rng), open_ticket(world, rng)
         subject = f"Question about {world.projects[ticket.project].name}"
         body = f'Hello,\n\nhow far are you with "{ticket.title}"? Who works on it, and when is it due?\n\n{client.name}'
         asked = {"name": client.name, "company": client.company, "subject": subject}
-        return Drawn(asked, written_by(client.email, subject, body))
+        return Drawn(asked, with_mail(mail_to_office(client.email, subject, body)))
 
     def script(self, asked: Asked) -> Script:
-        client = yield from person(asked["name"], asked["company"])
-        mail = yield from newest_mail(client["email"], asked["subject"])
-        title = reading(r'"(.+?)"', mail["body"])
-        found = yield call("search_tickets", query=title)
-        ticket = yield call("get_ticket", ticket_id=only(found["results"], title=title)["ticket_id"])
-        worker = yield call("get_contact", contact_id=ticket["assignee"])
+        client = yield from steps.find_person(asked["name"], asked["company"])
+        mail = yield from steps.newest_mail(client["email"], asked["subject"])
+        title = steps.reading(r'"(.+?)"', mail["body"])
+        ticket = yield steps.call("get_ticket", ticket_id=(yield from steps.find_ticket(title))["ticket_id"])
+        worker = yield steps.call("get_contact", contact_id=ticket["assignee"])
         text = f"{worker['name']} works on it, and it is due on {ticket['due']}."
-        yield answer(mail, mail["sender"], asked["name"], text, worker["name"], ticket["due"])
+        yield steps.answer(mail, mail["sender"], asked["name"], text, worker["name"], ticket["due"])
         return f"I have answered {asked['name']}."
 
 
@@ -107,11 +72,11 @@ class ShareWithTeam(Kind):
         return Drawn({"file": rng.choice(files).name, "project": project.name})
 
     def script(self, asked: Asked) -> Script:
-        file = yield from file_named(asked["file"])
-        project = yield from project_named(asked["project"])
+        file = yield from steps.find_file(asked["file"])
+        project = yield from steps.find_project(asked["project"])
         for member in project["member_ids"]:
             if member not in file["shared_with"]:
-                yield call("share_file", file_id=file["file_id"], contact_id=member)
+                yield steps.call("share_file", file_id=file["file_id"], contact_id=member)
         return f"All of {asked['project']} can read {asked['file']}."
 
 
@@ -120,10 +85,10 @@ class CoverLeave(Kind):
     difficulty = 4
     wordings = (
         "Our colleague {name} is away. Give their tickets in {project} that are not closed to their deputy.",
-        "While {name} of our house is on leave, the deputy takes over their unfinished tickets in {project}. "
-        "Please assign them.",
-        "{name}, who works for us, will not be back soon. Whoever is their deputy gets all their unclosed "
-        "tickets in {project}.",
+        "While {name} of our house is on leave, the deputy takes over their unfinished tickets in {project}. Please "
+        "assign them.",
+        "{name}, who works for us, will not be back soon. Whoever is their deputy gets all their unclosed tickets in "
+        "{project}.",
     )
 
     def draw(self, world: Office, rng: Random) -> Drawn:
@@ -134,9 +99,9 @@ class CoverLeave(Kind):
         return Drawn({"name": world.contacts[assignee].name, "project": world.projects[project].name})
 
     def script(self, asked: Asked) -> Script:
-        found = yield from person(asked["name"], HOUSE)
-        absent = yield call("get_contact", contact_id=found["contact_id"])
-        project = yield from project_named(asked["project"])
+        found = yield from steps.find_person(asked["name"])
+        absent = yield steps.call("get_contact", contact_id=found["contact_id"])
+        project = yield from steps.find_project(asked["project"])
         count = yield from hand_over(project["project_id"], absent["id"], absent["deputy"])
         return f"The deputy has {count} more tickets."
 
@@ -145,12 +110,10 @@ class MergeDuplicates(Kind):
     name = "merge_duplicates"
     difficulty = 3
     wordings = (
-        "There are two entries for {name} of {company}. Merge them: keep the one with the lower id, and give "
-        "it the phone "
-        "number of the other.",
-        "{name} ({company}) is in our contacts twice. The older entry, which has the lower id, stays, with "
-        "the phone number "
-        "of the newer one. Merge the two.",
+        "There are two entries for {name} of {company}. Merge them: keep the one with the lower id, and give it the "
+        "phone number of the other.",
+        "{name} ({company}) is in our contacts twice. The older entry, which has the lower id, stays, with the phone "
+        "number of the newer one. Merge the two.",
     )
 
     def draw(self, world: Office, rng: Random) -> Drawn:
@@ -167,12 +130,12 @@ class MergeDuplicates(Kind):
         return Drawn({"name": name, "company": company}, Changes(contacts={double.id: double}))
 
     def script(self, asked: Asked) -> Script:
-        found = yield call("search_contacts", query=asked["name"])
+        found = yield steps.call("search_contacts", query=asked["name"])
         entries = [each["contact_id"] for each in found["results"] if each["company"] == asked["company"]]
         keep, duplicate = sorted(entries)
-        newer = yield call("get_contact", contact_id=duplicate)
-        yield call("merge_contacts", keep_id=keep, duplicate_id=duplicate)
-        yield call("update_contact", contact_id=keep, phone=newer["phone"])
+        newer = yield steps.call("get_contact", contact_id=duplicate)
+        yield steps.call("merge_contacts", keep_id=keep, duplicate_id=duplicate)
+        yield steps.call("update_contact", contact_id=keep, phone=newer["phone"])
         return f"{asked['name']} has one entry now, {keep}."
 
 
@@ -180,12 +143,10 @@ class Handover(Kind):
     name = "handover"
     difficulty = 5
     wordings = (
-        "Our colleague {name} leaves {project}. Give their tickets there that are not closed to {other}, also of "
-        "our house, and "
-        "put {other} in their place in the meetings of {day}.",
-        "{other} takes over from {name}; both are of the house. It is about the unclosed tickets in {project} "
-        "and the meetings "
-        "of {day}: there {other} takes part instead.",
+        "Our colleague {name} leaves {project}. Give their tickets there that are not closed to {other}, also of our "
+        "house, and put {other} in their place in the meetings of {day}.",
+        "{other} takes over from {name}; both are of the house. It is about the unclosed tickets in {project} and the "
+        "meetings of {day}: there {other} takes part instead.",
     )
 
     def draw(self, world: Office, rng: Random) -> Drawn:
@@ -205,14 +166,14 @@ class Handover(Kind):
                 return Drawn({**asked, "project": world.projects[project].name})
 
     def script(self, asked: Asked) -> Script:
-        old = (yield from person(asked["name"], HOUSE))["contact_id"]
-        new = (yield from person(asked["other"], HOUSE))["contact_id"]
-        project = yield from project_named(asked["project"])
+        old = (yield from steps.find_person(asked["name"]))["contact_id"]
+        new = (yield from steps.find_person(asked["other"]))["contact_id"]
+        project = yield from steps.find_project(asked["project"])
         yield from hand_over(project["project_id"], old, new)
-        found = yield call("list_events", attendee_id=old, first_day=asked["day"], last_day=asked["day"])
+        found = yield steps.call("list_events", attendee_id=old, first_day=asked["day"], last_day=asked["day"])
         for event in found["results"]:
-            yield call("remove_attendee", event_id=event["event_id"], contact_id=old)
-            yield call("add_attendee", event_id=event["event_id"], contact_id=new)
+            yield steps.call("remove_attendee", event_id=event["event_id"], contact_id=old)
+            yield steps.call("add_attendee", event_id=event["event_id"], contact_id=new)
         return f"{asked['other']} has taken over."
 
 
@@ -221,9 +182,8 @@ class Kickoff(Kind):
     difficulty = 4
     wordings = (
         'Our {name} has sent a mail "{subject}" with a list of work for {project}. Open a ticket for each line of it.',
-        'The mail "{subject}" by our colleague {name} says what is to be done in {project}, by whom and until '
-        "when. Please "
-        "make tickets of it, with the titles as they stand there.",
+        'The mail "{subject}" by our colleague {name} says what is to be done in {project}, by whom and until when. '
+        "Please make tickets of it, with the titles as they stand there.",
     )
 
     def draw(self, world: Office, rng: Random) -> Drawn:
@@ -237,15 +197,15 @@ class Kickoff(Kind):
         subject = f"Work for {project.name}"
         body = f"Hello,\n\nthis is what comes next, with our own people:\n{chr(10).join(lines)}\n\n{lead.name}"
         asked = {"name": lead.name, "subject": subject, "project": project.name}
-        return Drawn(asked, written_by(lead.email, subject, body))
+        return Drawn(asked, with_mail(mail_to_office(lead.email, subject, body)))
 
     def script(self, asked: Asked) -> Script:
-        lead = yield from person(asked["name"], HOUSE)
-        mail = yield from newest_mail(lead["email"], asked["subject"])
-        project = yield from project_named(asked["project"])
+        lead = yield from steps.find_person(asked["name"])
+        mail = yield from steps.newest_mail(lead["email"], asked["subject"])
+        project = yield from steps.find_project(asked["project"])
         for title, worker, due in lines_of(mail):
-            assignee = yield from person(worker, HOUSE)
-            yield call(
+            assignee = yield from steps.find_person(worker)
+            yield steps.call(
                 "create_ticket",
                 project_id=project["project_id"],
                 title=title,

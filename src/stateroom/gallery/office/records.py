@@ -1,0 +1,104 @@
+"""How tools find, show, add and replace records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from stateroom import ToolError
+from stateroom.gallery.office.state import Contact, Event, Expense, File, Mail, Office, Project, Record, Ticket
+
+R = TypeVar("R", bound=Record)
+
+PAGE = 20
+"""Results per page."""
+
+RESERVED = 100
+"""Ids for the records that a task adds."""
+
+SEARCHES: dict[type[Record], str] = {
+    Contact: "search_contacts",
+    Event: "list_events",
+    Expense: "list_expenses",
+    File: "search_files",
+    Mail: "search_mail",
+    Project: "list_projects",
+    Ticket: "search_tickets",
+}
+"""The tool that finds the ids of each kind of record."""
+
+
+def new_id(prefix: str, table: Mapping[str, Record], reserved: int = 0) -> str:
+    """The id of a new record: the next number, because records are never removed; some ids are reserved."""
+    return f"{prefix}-{len(table) + reserved + 1:04}"
+
+
+def table_of(state: Office, kind: type[R]) -> dict[str, R]:
+    """The records of a kind by id."""
+    table: dict[str, R] = getattr(state, f"{kind.__name__.lower()}s")
+    return table
+
+
+def find(state: Office, kind: type[R], record_id: str) -> R:
+    """A record by its id; the error names the tool that finds ids."""
+    record = table_of(state, kind).get(record_id.strip())
+    if record is None:
+        raise ToolError(f"there is no {kind.__name__.lower()} {record_id!r}; {SEARCHES[kind]} finds their ids")
+    return record
+
+
+def id_of(state: Office, kind: type[Record], record_id: str) -> str:
+    """The id to filter by, or an empty one. Raises `ToolError` for an unknown id, so that the model notices."""
+    return find(state, kind, record_id).id if record_id.strip() else ""
+
+
+def replace(state: Office, record: R, **changes: Any) -> R:
+    """Replace a record by a changed copy."""
+    changed = record.model_copy(update=changes)
+    table_of(state, type(record))[record.id] = changed
+    return changed
+
+
+def add(table: dict[str, R], record: R) -> str:
+    """Add a record, and return its id."""
+    table[record.id] = record
+    return record.id
+
+
+def filled(name: str, text: str) -> str:
+    """A text of the model's without the space around it, which must not be all of it."""
+    if not text.strip():
+        raise ToolError(f"{name}: should not be empty")
+    return text.strip()
+
+
+def words(query: str) -> list[str]:
+    """The words of a query."""
+    return query.lower().split()
+
+
+def has_words(wanted: list[str], *texts: str) -> bool:
+    """Whether the texts contain all words."""
+    if not wanted:
+        return True
+    text = "\n".join(texts).lower()
+    for word in wanted:  # a loop: this runs for each of thousands of records  # noqa: SIM110
+        if word not in text:
+            return False
+    return True
+
+
+def page_of(found: Iterable[R], page: int, brief: Callable[[R], dict[str, Any]]) -> dict[str, Any]:
+    """A page of results, and their total number."""
+    results = list(found)
+    pages = max(1, -(-len(results) // PAGE))
+    if not 1 <= page <= pages:
+        raise ToolError(f"page: there are {pages}, so it should be from 1 to {pages}")
+    shown = results[(page - 1) * PAGE : page * PAGE]
+    return {"found": len(results), "page": page, "pages": pages, "results": [brief(record) for record in shown]}
+
+
+def clock_time(moment: datetime) -> datetime:
+    """A time without time zone and seconds: the office has one clock."""
+    return moment.replace(tzinfo=None, second=0, microsecond=0)

@@ -1,0 +1,30 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Register = Callable[[str, str], None]
+"""Lets a scheme stand for a class, `module:Class`, as another package does."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where an SQLite file may be made."""
+    return tmp_path / "rooms.db"
+
+
+@pytest.fixture
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+@pytest.fixture
+def register(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Register:
+    def install(scheme: str, target: str) -> None:
+        information = tmp_path / f"{scheme}-1.0.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {scheme}\nVersion: 1.0\n")
+        (information / "entry_points.txt").write_text(f"[stateroom.stores]\n{scheme} = {target}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return install

@@ -1,0 +1,99 @@
+"""Processes that share a store: they lose nothing to one another, to a kill, or to a disk that is full."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from stateroom.store import open_store
+from tests.servers.stores import fresh_store
+from tests.store.processes import finish, workers
+from tests.store.rooms import begin, head
+
+LONG = pytest.mark.more("time")
+
+
+@pytest.fixture
+def kind() -> str:
+    return "sqlite"
+
+
+@pytest.fixture
+def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with fresh_store(kind, request.getfixturevalue, tmp_path) as url:
+        yield url
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file", "redis", "postgresql", pytest.param("s3", marks=LONG)])
+async def test_processes_lose_no_append(url: str) -> None:
+    names = ("one", "two", "three")
+    async with open_store(url) as store:
+        await begin(store)
+        with workers(*(("append", url, name) for name in names)) as processes:
+            await asyncio.to_thread(finish, processes)
+        entries = await store.entries("room")
+    assert [entry.revision for entry in entries] == list(range(1, 302))
+    for name in names:
+        mine = [entry.call_id for entry in entries if str(entry.call_id).startswith(f"{name}/")]
+        assert mine == [f"{name}/{number}" for number in range(100)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file", "redis", "postgresql", pytest.param("s3", marks=LONG)])
+async def test_processes_that_open_a_fresh_store_at_once_all_succeed(url: str) -> None:
+    names = [f"room {number}" for number in range(6)]
+    with workers(*(("create", url, name) for name in names)) as processes:
+        await asyncio.to_thread(finish, processes)
+    async with open_store(url) as store:
+        assert sorted(head.id for head in await store.heads()) == names
+        for name in names:
+            assert [entry.body for entry in await store.entries(name)] == [name.encode()]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file", "redis", "postgresql"])
+async def test_stores_of_one_process_that_open_a_fresh_place_at_once_all_succeed(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    for _ in range(10):
+        async with AsyncExitStack() as stack:
+            url = stack.enter_context(fresh_store(kind, request.getfixturevalue, tmp_path))
+            stores = await asyncio.gather(*(stack.enter_async_context(open_store(url)) for _ in range(8)))
+            await begin(stores[0])
+            assert [await store.head("room") for store in stores] == [head()] * 8
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file", pytest.param("s3", marks=LONG)])
+async def test_a_killed_process_loses_nothing_that_was_acknowledged(url: str) -> None:
+    async with open_store(url) as store:
+        await begin(store)
+    acknowledged, chance = 1, random.Random(7)
+    for life in range(4):
+        with workers(("write_for_ever", url, f"life {life}")) as (process,):
+            assert process.stdout is not None
+            for _ in range(chance.randint(1, 80)):
+                acknowledged = int(process.stdout.readline())
+            process.kill()
+            rest = process.stdout.read().splitlines(keepends=True)
+            acknowledged = max([acknowledged, *(int(line) for line in rest if line.endswith("\n"))])
+        async with open_store(url) as store:
+            revision = (await store.head("room")).revision
+            assert revision in (acknowledged, acknowledged + 1)
+            assert [entry.revision for entry in await store.entries("room")] == list(range(1, revision + 1))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+async def test_a_full_disk_refuses_whole_appends_and_passes(url: str, tmp_path: Path) -> None:
+    async with open_store(url) as store:
+        await begin(store)
+        with workers(("fill_the_disk", url, "call")) as processes:
+            (said,) = await asyncio.to_thread(finish, processes)
+        refusal, unharmed, revision = said.splitlines()
+        assert refusal
+        assert unharmed == "True"
+        assert 2 < int(revision) < 100
+        entries = await store.entries("room")
+        assert [entry.call_id for entry in entries[1:]] == [f"call/{number}" for number in range(2, int(revision) + 1)]
+        assert entries[-1].body == b"after"
+    assert not [*tmp_path.rglob(".unfinished/*")]  # noqa: ASYNC240 - a test may wait for a file
