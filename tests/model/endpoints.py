@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 import uvicorn
 
@@ -96,7 +97,7 @@ class Host:
         self.servers: dict[str, Server] = {}
 
     def new_server(self) -> Server:
-        name = f"s{len(self.servers)}"
+        name = uuid4().hex
         self.servers[name] = Server(f"{self.url}/{name}/v1")
         return self.servers[name]
 

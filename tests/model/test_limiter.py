@@ -11,8 +11,7 @@ from hypothesis import given, strategies as st
 
 from stateroom.errors import ModelUnavailable
 from stateroom.model import LocalLimiter, ModelLimits, Request, RequestReport, answer_of, input_items
-from stateroom.model.limiter import Timing
-from tests.model.endpoints import StoppedTime, asking
+from tests.model.endpoints import StoppedTime, Timing, asking
 from tests.servers.vllm import VLLM, Limits, serving
 
 A, B = "http://a/v1", "http://b/v1"

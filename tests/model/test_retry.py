@@ -6,11 +6,8 @@ import pytest
 
 from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.model import ModelLimits, Request
-from stateroom.model.endpoint import Trouble
-from stateroom.model.limiter import Timing
-from stateroom.model.pool import EndpointPool
 from tests.messages import raises
-from tests.model.endpoints import FakeEndpoint, FakeTime
+from tests.model.endpoints import FakeEndpoint, FakeTime, Timing, Trouble
 
 BUSY = Trouble("is busy", passing=True)
 DONE: dict[str, Any] = {}
