@@ -11,7 +11,17 @@ import pytest
 from stateroom.errors import ModelUnavailable, NotFound
 from stateroom.model import Model, ModelLimits, Request, Scripted, answer_of, input_items, open_model
 from tests.messages import raises
-from tests.model.endpoints import FakeEndpoint, FakeTime, Pool, Question, Server, StoppedTime, Trouble, asking, says
+from tests.model.endpoints import (
+    EndpointPool,
+    FakeEndpoint,
+    FakeTime,
+    Question,
+    Server,
+    StoppedTime,
+    Trouble,
+    asking,
+    says,
+)
 from tests.patience import PATIENCE
 from tests.servers.vllm import VLLM, Recorded, VLLMProcess, serving
 
@@ -108,7 +118,7 @@ async def test_a_server_that_fails_again_and_again_is_left_and_later_tried_by_on
 async def seeds_of_the_first(*names: str) -> list[int]:
     """The seeds of the episodes whose requests go to the first of some endpoints while all are well."""
     endpoints = [FakeEndpoint(name, [DONE]) for name in names]
-    pool, seeds = Pool("m", endpoints, ModelLimits(), timing=FakeTime().timing), []
+    pool, seeds = EndpointPool("m", endpoints, ModelLimits(), timing=FakeTime().timing), []
     for seed in range(40):
         before = len(endpoints[0].given)
         await pool.ask("chat", {}, Request([], seed=seed))
@@ -120,7 +130,7 @@ async def test_who_waits_for_a_server_that_is_gone_is_sent_to_another() -> None:
     ends = asyncio.Event()
     one, two = FakeEndpoint("one", [GONE], ends), FakeEndpoint("two", [DONE])
     seeds = await seeds_of_the_first("one", "two")
-    pool = Pool("m", [one, two], ModelLimits(concurrency=1), timing=StoppedTime().timing)
+    pool = EndpointPool("m", [one, two], ModelLimits(concurrency=1), timing=StoppedTime().timing)
     asked = [asyncio.create_task(pool.ask("chat", {}, Request([], seed=seed))) for seed in seeds[:5]]
     await one.asked.wait()
     ends.set()
