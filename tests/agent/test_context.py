@@ -383,7 +383,7 @@ class Unread(list[Any]):
 
 def test_to_ask_whether_a_window_fits_looks_at_no_item() -> None:
     window = window_of(*[said("user", "w") for _ in range(100)])
-    window.items, window.tokens, window.pinned = map(Unread, (window.items, window.tokens, window.pinned))
+    window.items, window.tokens, window.pinned = Unread(window.items), Unread(window.tokens), Unread(window.pinned)
     assert Context(100, messages=100, counter=WORDS).fits(window, Anchor(5, 5))
     assert not Context(100, counter=WORDS).fits(window, Anchor(5, 6))
     assert not Context(messages=99).fits(window)

@@ -124,7 +124,7 @@ def changes(state: Any) -> str:
 async def test_instructions_that_fail_fail_the_turn_and_change_nothing(store: Store, function: Any) -> None:
     class Failing(TallyEnvironment):
         def instructions(self, state: Tally) -> str:
-            return function(state)  # type: ignore[no-any-return]
+            return function(state)
 
     session = await Sessions(Failing(), store).seed(TELLING)
     with raises(EnvironmentFailed):

@@ -230,7 +230,7 @@ NONSENSE: list[Callable[[], Any]] = [
     lambda: [raw_call("{}", call_id=None)],
     lambda: [raw_call("{}"), {"type": "function_call_output", "call_id": "c", "output": "3"}],
     lambda: [{"type": "message", "content": {1, 2}}],
-    lambda: {}["key"],
+    lambda: dict[str, Any]()["key"],
     lambda: sys.exit("enough"),
 ]
 

@@ -117,7 +117,7 @@ def texts(items: list[Item]) -> list[tuple[str, str]]:
 class OpenedEnvironment(ChatEnvironment):
     """A customer who speaks first."""
 
-    async def reply(self, state: Chat, rng: Random, message: str = "") -> str | None:
+    async def reply(self, state: Chat, rng: Random, message: str = "") -> str | None:  # type: ignore[override]
         return await super().reply(state, message, rng)
 
 
@@ -322,7 +322,7 @@ def test_tools_that_cannot_be_given_to_a_user_are_refused() -> None:
     def lucky(state: Chat, rng: Random) -> None:
         """Try one's luck."""
 
-    def untyped(state: Chat, amount) -> None:  # type: ignore[no-untyped-def]
+    def untyped(state: Chat, amount) -> None:
         """Pay."""
 
     def silent(state: Chat) -> None: ...
@@ -334,7 +334,7 @@ def test_tools_that_cannot_be_given_to_a_user_are_refused() -> None:
         def method(self, state: Chat) -> None:
             """Do it."""
 
-    refused = [
+    refused: list[Any] = [
         *(nothing, Thing().method, print),  # which have not the state as their first parameter
         lucky,
         untyped,

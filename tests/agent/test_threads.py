@@ -325,7 +325,7 @@ async def test_what_is_said_to_an_agent_that_waits_is_its_answer(purses: Threads
     two = [{"role": "user", "content": "yes"}, {"role": "user", "content": "no"}]
     for given, pin in ((two, False), ({"role": "system", "content": "yes"}, False), ("yes", True)):
         with raises(InvalidArguments):
-            await purses.add(thread, given, pin=pin)  # type: ignore[arg-type]
+            await purses.add(thread, given, pin=pin)
     await purses.add(thread, "yes")
     assert texts((await purses.run(thread, Agent(Payer()))).output)[-1] == "3 items, 100 spent"
     assert await spent(purses, thread.id) == 100

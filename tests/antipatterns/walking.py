@@ -41,7 +41,7 @@ def modules() -> list[ModuleType]:
     left_out = ("__main__", *chain.from_iterable(ADDED[each] for each in ADDED if not find_spec(each)))
     names = sorted(found.name for found in pkgutil.walk_packages(stateroom.__path__, "stateroom."))
     found = [importlib.import_module(name) for name in names if not any(each in name for each in left_out)]
-    for name in stateroom.__all__:
+    for name in vars(stateroom)["__all__"]:
         getattr(stateroom, name)
     return [stateroom, *found]
 

@@ -86,21 +86,22 @@ def test_defaults_are_not_shared_between_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "fields"),
     [
-        ({}, "buy: the parameter 'item' is missing"),
-        ({"item": None}, "buy: item: Input should be a valid string"),
-        ({"item": "a", "size": 1}, "buy: there is no parameter 'size'"),
-        ({"item": "a", "count": "many"}, "buy: count: Input should be a valid integer"),
-        ({"item": "a", "colour": "green"}, "buy: colour: Input should be 'red'"),
-        ({"item": "a", "tags": ["b", 3]}, "buy: tags.1: Input should be a valid string"),
-        ({"count": "x", "size": 1}, "; "),
+        ({}, {"item"}),
+        ({"item": None}, {"item"}),
+        ({"item": "a", "size": 1}, {"size"}),
+        ({"item": "a", "count": "many"}, {"count"}),
+        ({"item": "a", "colour": "green"}, {"colour"}),
+        ({"item": "a", "tags": ["b", 3]}, {"tags.1"}),
+        ({"count": "x", "size": 1}, {"item", "count", "size"}),
     ],
 )
-def test_what_is_wrong_is_said(given: dict[str, Any], words: str) -> None:
+def test_each_argument_that_is_wrong_is_named(given: dict[str, Any], fields: set[str]) -> None:
     with pytest.raises(InvalidArguments) as caught:
         BUY.bind(given)
-    assert words in str(caught.value)
+    assert caught.value.fields.keys() == fields
+    assert all(field in str(caught.value) for field in fields)
     assert "https://" not in str(caught.value)
 
 
@@ -158,10 +159,10 @@ def test_parameters_may_have_any_name(name: str) -> None:
     bought = made(namespace["buy"])
     assert bought.bind({name: 5, "other": None}) == {name: 5, "other": 1, "json_x": 2}
     assert list(bought.definition["parameters"]["properties"]) == [name, "other", "json_x"]
-    with raises(InvalidArguments):
-        bought.bind({name: "x"})
-    with raises(InvalidArguments):
-        bought.bind({})
+    for wrong in ({name: "x"}, {}):
+        with pytest.raises(InvalidArguments) as caught:
+            bought.bind(wrong)
+        assert caught.value.fields.keys() == {name}
 
 
 def test_a_renamed_parameter_with_a_default_takes_null() -> None:

@@ -103,6 +103,7 @@ def test_a_whole_definition() -> None:
         @tool
         def buy(self, state: Counter, rng, clock, new_id, session, item: str, count: int = 1) -> dict[str, Any]:
             """Buy an item."""
+            return {}
 
         def verify(self) -> float:
             return 0.0
@@ -114,10 +115,7 @@ def test_a_whole_definition() -> None:
             "description": "Buy an item.",
             "parameters": {
                 "type": "object",
-                "properties": {
-                    "item": {"type": "string"},
-                    "count": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
-                },
+                "properties": {"item": {"type": "string"}, "count": {"anyOf": [{"type": "integer"}, {"type": "null"}]}},
                 "required": ["item", "count"],
                 "additionalProperties": False,
             },

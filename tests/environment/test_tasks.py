@@ -1,5 +1,7 @@
 """Tasks: typed rows, and errors that name the field."""
 
+from typing import Any
+
 import pytest
 
 from stateroom import Environment, Task
@@ -21,7 +23,7 @@ class Anything(Environment):
 
 
 def test_a_row_becomes_a_task() -> None:
-    task = Shop().parse_task({"size": "3", "note": {"a": 1}, "responses_create_params": {"input": "hi"}})
+    task: Any = Shop().parse_task({"size": "3", "note": {"a": 1}, "responses_create_params": {"input": "hi"}})
     assert (task.size, task.colours, task.note) == (3, [], {"a": 1})
     assert task.responses_create_params == {"input": "hi"}
 
@@ -32,7 +34,8 @@ def test_a_task_is_taken_as_it_is() -> None:
 
 
 def test_undeclared_fields_travel_along() -> None:
-    assert Anything().parse_task({"initial_count": 3}).initial_count == 3
+    task: Any = Anything().parse_task({"initial_count": 3})
+    assert task.initial_count == 3
 
 
 @pytest.mark.parametrize(

@@ -279,6 +279,6 @@ async def test_a_run_on_a_cluster_that_loses_actors_and_a_node_comes_to_the_same
             if len(others) > 1:
                 cluster.remove_node(others[0])
 
-        faults = {"redis": redis.restart, "node": lose_node}
+        faults: dict[str, Callable[[], object]] = {"redis": redis.restart, "node": lose_node}
         await come_to_the_same(disturbed, undisturbed, random.Random("ray"), faults)
         assert len(cluster.list_all_nodes()) == 2

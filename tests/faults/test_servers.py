@@ -1,7 +1,7 @@
 """Servers that die under load, and a network that loses what it carries: callers notice nothing but the time."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from random import Random
 from typing import Any
@@ -26,11 +26,10 @@ Server = PostgreSQLServer | RedisServer
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server of the test's own, that loses nothing it has acknowledged."""
     with ExitStack() as stack:
-        durable: dict[str, Callable[[], Server]] = {
-            "redis": lambda: RedisServer(durable=True),
-            "postgresql": lambda: PostgreSQLServer(quick=False),
-        }
-        yield stack.enter_context(durable[request.param]())
+        if request.param == "redis":
+            yield stack.enter_context(RedisServer(durable=True))
+        else:
+            yield stack.enter_context(PostgreSQLServer(quick=False))
 
 
 async def count(session: Session[Any], reached: asyncio.Event) -> None:

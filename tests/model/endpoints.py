@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 import uvicorn
 
@@ -17,7 +18,7 @@ from stateroom.model import Limiter, ModelLimits
 from stateroom.model.address import ModelAddress
 from stateroom.model.endpoint import Endpoint, Question, Trouble
 from stateroom.model.limiter import Timer, Timing
-from stateroom.model.pool import Pool
+from stateroom.model.pool import EndpointPool
 from stateroom.model.remote import ChatModel, ResponsesModel
 
 KEY = "sk-the-key-of-the-tests-0123456789"
@@ -96,7 +97,7 @@ class Host:
         self.servers: dict[str, Server] = {}
 
     def new_server(self) -> Server:
-        name = f"s{len(self.servers)}"
+        name = uuid4().hex
         self.servers[name] = Server(f"{self.url}/{name}/v1")
         return self.servers[name]
 
@@ -188,7 +189,7 @@ async def asking(
     """A model behind one or more URLs, which speaks `chat` or `responses`."""
     name, timing = f"{kind}:m@{url}", (clock or FakeTime()).timing
     endpoints = [Endpoint(f"{kind}:m@{each}", ModelAddress("m", each, key), timing.today) for each in url.split(",")]
-    pool = Pool(name, endpoints, limits or ModelLimits(), limiter, timing)
+    pool = EndpointPool(name, endpoints, limits or ModelLimits(), limiter, timing)
     try:
         yield ChatModel(pool) if kind == "chat" else ResponsesModel(pool, tells_seed=True)
     finally:

@@ -112,7 +112,7 @@ def test_an_error_ends_all_episodes(loop: BackgroundLoop) -> None:
             raise MemoryError("no room")
 
     model = Broken()
-    errors: list[Exception | BaseException] = []
+    errors: list[Any] = []
 
     async def episodes() -> None:
         errors.extend(await asyncio.gather(*(model.answer(asked(seed)) for seed in (1, 2)), return_exceptions=True))

@@ -7,16 +7,20 @@ import pytest
 from hypothesis import given, strategies as st
 
 from stateroom.errors import ModelFailed
-from stateroom.model import TOKEN_LISTS, Item, function_call, function_call_output, message
-from stateroom.model.chat import (
+from stateroom.model import (
+    TOKEN_LISTS,
+    Item,
     chat_tools,
-    completion_items,
     completion_message,
+    function_call,
+    function_call_output,
     items_of,
+    message,
     messages_of,
     responses_tools,
     template_messages,
 )
+from stateroom.model.chat import completion_items
 from tests.messages import raises
 
 USER = {"type": "message", "role": "user", "content": "Add 3."}
@@ -42,7 +46,7 @@ def test_a_whole_episode_in_both_forms() -> None:
         function_call_output("c2", "failed"),
         message("Done."),
     ]
-    messages = [
+    messages: list[Any] = [
         {"role": "system", "content": "Be exact."},
         {"role": "user", "content": "Add 3."},
         {
@@ -253,7 +257,7 @@ def normal_turns(draw: st.DrawFn) -> list[Item]:
         items.append(message("") | {"content": said})
     elif not items and not calls:
         items.append(message(""))
-    after = [function_call_output(call["call_id"], draw(contents)) for call in calls]
+    after = [function_call_output(call["call_id"], "") | {"output": draw(contents)} for call in calls]
     user = {"type": "message", "role": draw(st.sampled_from(["user", "developer"])), "content": draw(contents)}
     return [*named([*items, *calls], draw(tokens)), *(after or [user])]
 

@@ -5,16 +5,7 @@ from typing import Any
 import pytest
 
 from stateroom.errors import ModelFailed, ModelUnavailable
-from stateroom.model import (
-    Item,
-    Request,
-    Usage,
-    answer_of,
-    function_call,
-    function_call_output,
-    input_items,
-    message,
-)
+from stateroom.model import Item, Request, Usage, answer_of, function_call, function_call_output, input_items, message
 from tests.messages import raises
 from tests.model.endpoints import KEY, Reply, Server, asking, completion, response, says
 
@@ -26,12 +17,7 @@ TOOL: Item = {
     "strict": True,
 }
 CALLS = [function_call("add", "c1", number=1), function_call("add", "c2", number=2)]
-CONVERSATION = [
-    *input_items("Add 3."),
-    *CALLS,
-    function_call_output("c1", "1"),
-    function_call_output("c2", "3"),
-]
+CONVERSATION = [*input_items("Add 3."), *CALLS, function_call_output("c1", "1"), function_call_output("c2", "3")]
 
 
 async def test_a_request_of_responses(server: Server) -> None:
@@ -203,7 +189,7 @@ async def test_an_answer_that_is_held_back_is_a_failure(server: Server, kind: st
 async def test_a_response_that_failed_says_why(server: Server, code: str | None, error: type[Exception]) -> None:
     server.replies = [response(status="failed", error={"code": code, "message": "it broke"})]
     async with asking("responses", server.url) as model:
-        with pytest.raises(error, match=r"the response is failed.*it broke"):
+        with raises(error):
             await answer_of(model, Request(input_items("Hello.")))
 
 

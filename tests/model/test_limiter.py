@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from stateroom.errors import ModelUnavailable
-from stateroom.model import LocalLimiter, ModelLimits, Report, Request, answer_of, input_items
-from stateroom.model.limiter import Timing
-from tests.model.endpoints import StoppedTime, asking
+from stateroom.model import LocalLimiter, ModelLimits, Request, RequestReport, answer_of, input_items
+from tests.model.endpoints import StoppedTime, Timing, asking
 from tests.servers.vllm import VLLM, Limits, serving
 
 A, B = "http://a/v1", "http://b/v1"
-DONE = Report(0, None, ok=True)
-BUSY = Report(0, None, ok=False)
+DONE = RequestReport(0, None, ok=True)
+BUSY = RequestReport(0, None, ok=False)
 
 
 class VirtualSelector(selectors.SelectSelector):
@@ -108,7 +107,7 @@ def test_no_limit_is_ever_passed_and_nobody_is_passed_over(limits: ModelLimits, 
             passed.append(visit)
             await asyncio.sleep(visit.takes)
             running -= 1
-            limiter.release(A, Report(visit.tokens, visit.tokens, visit.ok))
+            limiter.release(A, RequestReport(visit.tokens, visit.tokens, visit.ok))
 
         ends = await asyncio.gather(*map(send, asked), return_exceptions=True)
         assert {type(end) for end in ends} <= {type(None), TimeoutError}
@@ -180,7 +179,7 @@ def test_what_the_server_reports_corrects_the_estimate(spent: int | None, passes
         await limiter.acquire(A, 30)
         waiting = asyncio.create_task(limiter.acquire(A, 30))
         await asyncio.sleep(1)
-        limiter.release(A, Report(30, spent, ok=True))
+        limiter.release(A, RequestReport(30, spent, ok=True))
         await waiting
         assert round(loop.time(), 6) == passes
 
@@ -212,7 +211,7 @@ class Crowd:
         await asyncio.sleep(seconds)
         return self.passed - before
 
-    async def end(self, count: int, report: Report) -> int:
+    async def end(self, count: int, report: RequestReport) -> int:
         """Some end, with this report; how many are let pass in their place."""
         for _ in range(count):
             self._limiter.release(A, report)
@@ -223,7 +222,7 @@ def test_after_trouble_nobody_sends_for_a_while_and_then_one_and_then_twice_as_m
     async def test(limiter: LocalLimiter, loop: VirtualLoop) -> None:
         crowd = Crowd(limiter, 40)
         assert await crowd.in_flight() == 8
-        assert await crowd.end(8, Report(0, None, ok=False, pause=20)) == 0
+        assert await crowd.end(8, RequestReport(0, None, ok=False, pause=20)) == 0
         assert await crowd.in_flight(20.9) == 0
         assert await crowd.in_flight(0.2) == 1
         assert await crowd.end(1, DONE) == 2
@@ -259,7 +258,7 @@ def test_a_request_that_is_given_up_says_nothing_about_the_endpoint() -> None:
         limiter.release(A, BUSY)
         assert await passing(limiter, loop, 1) == [1]
         crowd = Crowd(limiter, 3)
-        assert await crowd.end(1, Report(0, None, ok=None)) == 1
+        assert await crowd.end(1, RequestReport(0, None, ok=None)) == 1
         await crowd.end(1, BUSY)
         assert await crowd.in_flight(1.5) == 0
         assert await crowd.in_flight(1) == 1
@@ -285,7 +284,7 @@ def test_a_server_that_asks_for_a_longer_rest_gets_it() -> None:
     async def test(limiter: LocalLimiter, loop: VirtualLoop) -> None:
         await passing(limiter, loop, 2)
         limiter.release(A, BUSY)
-        limiter.release(A, Report(0, None, ok=False, pause=60))
+        limiter.release(A, RequestReport(0, None, ok=False, pause=60))
         assert await passing(limiter, loop, 1) == [60]
 
     in_virtual_time(ModelLimits(first_pause=1), test)
@@ -316,8 +315,8 @@ def test_each_endpoint_has_its_own_limits() -> None:
 
 
 def test_a_report_travels_between_processes() -> None:
-    report = Report(7, None, ok=False, pause=1.5)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=Report) == report
+    report = RequestReport(7, None, ok=False, pause=1.5)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=RequestReport) == report
 
 
 # Over a real connection.
@@ -348,7 +347,7 @@ class CountingLimiter(LocalLimiter):
         self.eight = asyncio.Event()
         self._ended = 0
 
-    def release(self, endpoint: str, report: Report) -> None:
+    def release(self, endpoint: str, report: RequestReport) -> None:
         super().release(endpoint, report)
         self._ended += 1
         if self._ended == 8:

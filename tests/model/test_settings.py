@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from stateroom.model import Usage
-from stateroom.model.settings import chat_settings, chat_usage, responses_settings, usage_of
+from stateroom.model import Usage, chat_usage, responses_settings
+from stateroom.model.settings import chat_settings, usage_of
 
 SCHEMA = {"type": "object", "properties": {}}
 

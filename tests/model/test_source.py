@@ -78,15 +78,7 @@ async def test_a_policy_and_a_model_of_the_user(program: Path) -> None:
             assert text_of((await answer_of(one, HELLO)).items[0]) == name.lower()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "number",
-        "Unfinished",
-        "Choosy",
-        "Other",
-    ],
-)
+@pytest.mark.parametrize("name", ["number", "Unfinished", "Choosy", "Other"])
 def test_what_cannot_act_is_refused(program: Path, name: str) -> None:
     with raises(NotFound):
         open_model(f"{program}:{name}", {})

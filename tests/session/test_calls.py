@@ -110,7 +110,7 @@ class ShopEnvironment(Environment[Shop]):
     @tool
     def keeps_an_object(self, state: Shop) -> None:
         """Keep what cannot be kept."""
-        state.notes.append(object())
+        state.notes.append(object())  # type: ignore[arg-type]
 
     @tool
     def spoils(self, state: Shop, price: Any) -> None:

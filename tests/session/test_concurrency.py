@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ class CounterEnvironment(Environment[Counter]):
 
     def __init__(self) -> None:
         self.running = self.most_at_once = self.runs = 0
-        self.meanwhile = asyncio.sleep
+        self.meanwhile: Any = asyncio.sleep
 
     @tool
     async def increment(self, state: Counter) -> int:
@@ -128,7 +129,7 @@ async def test_a_refused_write_runs_again_on_fresh_state(store: Store) -> None:
     environment = CounterEnvironment()
     session = await Sessions(environment, store).seed({})
     other = await open_elsewhere(store, session)
-    interfered = []
+    interfered: list[Any] = []
 
     async def interfere(_: float) -> None:
         if not interfered:

@@ -48,7 +48,7 @@ class Kept:
 
     async def open(self, label: str) -> Session[Any]:
         """A session, read from the store."""
-        environment: Environment[Any] = CabinetEnvironment()
+        environment: Any = CabinetEnvironment()
         if label in self.voyages:
             environment = VoyageEnvironment()
         elif label in self.errands:
@@ -199,8 +199,8 @@ async def test_what_has_versions_events_and_folders_goes_on(kept: Kept) -> None:
         before, found = await said(session), (await session.call("foresee")).output[1:]
         assert (await session.call("sail", {"to": "Rome", "miles": "1"})).ok
         assert (await said(session))["ports"] == [*before["ports"], "Rome"]
-        events = [each.event.to async for each in session.events()]
-        assert events[-1] == "Rome"
+        events: list[Any] = [each.event async for each in session.events()]
+        assert events[-1].to == "Rome"
         assert (await session.call("write", {"name": "new", "text": "dear you"})).ok
         assert (await session.call("foresee")).output[1:] == [*found, ["new", "dear you"]]
         await session.rewind("port")

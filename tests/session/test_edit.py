@@ -89,7 +89,7 @@ def typed(state: Any) -> Any:
 async def test_values_are_parsed_by_their_declared_types(sessions: Sessions[Shop]) -> None:
     session = await sessions.seed({})
     await session.call("order", {"name": "a1"})
-    changes = [
+    changes: list[Any] = [
         {"place": ["orders", "a1", "price"], "value": "2.50"},
         {"place": ["orders", "a1", "due"], "value": "2026-02-03"},
         {"place": ["orders", "a1", "scan"], "value": "/wA="},

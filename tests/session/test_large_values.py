@@ -104,7 +104,7 @@ async def contents(store: Store, session: str) -> set[bytes]:
 async def logged(store: Store, session: str) -> int:
     """The bytes of a session's own entries and snapshots."""
     record = await store.maintenance.export(session)
-    return sum(len(part.body) for part in [*record.entries, *record.snapshots])
+    return sum(len(entry.body) for entry in record.entries) + sum(len(each.body) for each in record.snapshots)
 
 
 @pytest.mark.parametrize("length", [LARGE - 1, LARGE, LARGE + 1])
@@ -370,7 +370,8 @@ async def test_a_large_value_counts_towards_the_limit(store: Store) -> None:
     session = await sessions.seed({"texts": {"a": document(LARGE)}})
     assert (await session.call("put", {"name": "b", "text": document(LARGE)})).ok
     for handle in (session, await cold(store, max_state=limit).open(session.id)):
-        for name, arguments in [("put", {"name": "c", "text": document(LARGE)}), ("shelve", {"size": LARGE})]:
+        wrong: dict[str, Any] = {"put": {"name": "c", "text": document(LARGE)}, "shelve": {"size": LARGE}}
+        for name, arguments in wrong.items():
             result = await handle.call(name, arguments)
             assert (result.ok, result.code) == (False, "too_large")
     assert (await session.call("put", {"name": "b", "text": document(LARGE, 2)})).ok

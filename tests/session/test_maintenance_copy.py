@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -37,7 +38,7 @@ async def test_a_family_is_copied_parents_first(store: Store, target: Store) -> 
     assert await records(target) == await records(store)
     assert await problems(target) == {}
     sent = await store.maintenance.export(fork)
-    bodies = [part.body for part in (*sent.entries, *sent.snapshots)] + [*sent.blobs.values()]
+    bodies = [*(entry.body for entry in sent.entries), *(each.body for each in sent.snapshots), *sent.blobs.values()]
     assert copier.copied[fork] == (sent.head.revision, len(sent.entries), sum(map(len, bodies)))
     session = await sessions_of(target).open(grandchild)
     await go_on(session, 3)
@@ -130,7 +131,7 @@ async def test_another_session_of_the_same_name_is_left_alone(store: Store, targ
 async def test_a_copy_that_arrives_changed_is_noticed(store: Store, what: str) -> None:
     class Lossy(MemoryStore):
         async def put(self, record: Record, *, new: bool = False) -> None:
-            lost = {
+            lost: dict[str, Any] = {
                 "head": {"head": replace(record.head, owner="somebody else")},
                 "entries": {"entries": [replace(entry, body=entry.body + b" ") for entry in record.entries]},
                 "snapshots": {"snapshots": record.snapshots[:-1]},

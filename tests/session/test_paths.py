@@ -68,7 +68,7 @@ class PileEnvironment(Environment[Pile, PileTask]):
 class AsyncPileEnvironment(PileEnvironment):
     """The same with a verifier that waits."""
 
-    async def verify(self, state: Pile, episode: Episode) -> Any:  # type: ignore[override]
+    async def verify(self, state: Pile, episode: Episode) -> Any:
         self.judged += 1
         await asyncio.sleep(0)
         return self.judge(episode)
@@ -116,7 +116,7 @@ async def test_a_call_on_the_path_says_all_of_itself(store: Store) -> None:
     assert (call.name, call.input, call.output, call.revision, call.call_id) == ("put", {"weight": 5}, 2, 2, "mine")
 
 
-LOOKS = [
+LOOKS: list[Any] = [
     [function_call("top", "a"), function_call("put", "b", weight=1), function_call("top", "c")],
     [function_call("put", "d", weight=-1), function_call("nothing", "e"), function_call("put", "f", weight=2)],
     [function_call("top", "a", more=1), function_call("top", "a")],

@@ -146,7 +146,7 @@ class Numbered(State):
 async def test_a_key_may_be_named_by_what_equals_it() -> None:
     def change(state: Numbered) -> None:
         state.rows[True].append(5)
-        del state.rows[2.0]  # type: ignore[index]
+        del state.rows[2.0]  # type: ignore[arg-type]
         state.rows[3.0] = [6]  # type: ignore[index]
 
     result, state = await called(Numbered(rows={1: [], 2: [], 3: []}), change)

@@ -230,7 +230,7 @@ async def test_what_one_of_a_family_has_saved_is_saved_for_each(
 
 @pytest.mark.parametrize("name", ["count_read", "count_write", "count_external"])
 async def test_arguments_are_validated_once(store: Store, name: str) -> None:
-    validated = []
+    validated: list[Any] = []
 
     class CountingEnvironment(Environment[Desk]):
         resources = DeskEnvironment.resources

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from stateroom.errors import Busy
+from stateroom.errors import Busy, TimedOut
 from stateroom.session import Procedure
-from stateroom.session.runner import HARDER, PROVEN, QUICK, SLOW, Runner, TimedOut
+from stateroom.session.runner import HARDER, PROVEN, QUICK, SLOW, Runner
 from tests.messages import raises
 from tests.patience import PATIENCE
 

@@ -89,8 +89,9 @@ async def test_of_many_who_judge_at_once_one_is_heard(
 
 
 async def test_what_is_judged_is_what_is_there(session: Session[Tally]) -> None:
-    results = await asyncio.gather(*(session.call("add", {"number": 1}) for _ in range(5)), session.verify())
-    assert results[-1].reward == session.state.total == 8
+    calls = [session.call("add", {"number": 1}) for _ in range(5)]
+    _, verdict = await asyncio.gather(asyncio.gather(*calls), session.verify())
+    assert verdict.reward == session.state.total == 8
 
 
 async def test_a_session_that_is_leased_and_sealed_says_that_it_is_sealed(

@@ -32,7 +32,7 @@ class Counter(State):
 class CounterEnvironment(Environment[Counter]):
     """Increment a counter and report its value."""
 
-    def seed(self, task: Task) -> Counter:
+    def seed(self, task: Any) -> Counter:
         return Counter(value=task.initial_count)
 
     @tool
@@ -306,7 +306,7 @@ async def test_a_typed_task_is_as_good_as_a_row(sessions: Sessions[Counter], sto
 class Judge(Environment[Counter]):
     """Its verdict is whatever the task says."""
 
-    def verify(self, episode) -> object:
+    def verify(self, episode) -> Any:
         return VERDICTS[episode.task.verdict]
 
 
@@ -398,7 +398,7 @@ async def test_a_seed_is_shared_with_nobody(store: Store) -> None:
     class Sharing(CounterEnvironment):
         """Hands out the same list to all."""
 
-        async def seed(self) -> Counter:
+        def seed(self, task: Any) -> Counter:
             return Counter(steps=steps)
 
     sessions = Sessions(Sharing(), store)

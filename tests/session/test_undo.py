@@ -156,7 +156,7 @@ class Run:
             await threads.add(session.id, note)
             await threads.run(session.id, Agent(Writer()))
             model.step(note, note, "done", entries=session.revision - len(model.past))
-            model.past[-4:] = [[None]] * 3 + model.past[-1:]  # type: ignore[list-item]  # in the midst of a turn
+            model.past[-4:] = [[None]] * 3 + model.past[-1:]  # type: ignore[assignment]  # in the midst of a turn
         elif name == "fork":
             self.handles.append(await session.fork())
             self.models.append(model.copy())

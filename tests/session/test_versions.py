@@ -202,8 +202,9 @@ def basket(kind: type[State], store: Store) -> Sessions[Any]:
         @tool
         def put(self, state: kind, sku: str) -> int:  # type: ignore[valid-type]
             """Put something into the basket."""
-            state.lines.append({"sku": sku})
-            return len(state.lines)
+            basket: Any = state
+            basket.lines.append({"sku": sku})
+            return len(basket.lines)
 
         def verify(self, state: kind, episode: Episode) -> Verdict:  # type: ignore[valid-type]
             return Verdict(1.0, details={"coupons": [getattr(each, "coupons", None) for each in episode.states()]})
@@ -365,7 +366,7 @@ async def test_a_validator_that_breaks_on_migrated_data_is_an_invalid_state(old:
         @field_validator("prices")
         @classmethod
         def lookup(cls, prices: list[int]) -> Any:
-            return {}[len(prices)]
+            return dict[int, str]()[len(prices)]
 
     Cart.migration(1)(lambda data: data)
 

@@ -221,7 +221,7 @@ async def test_a_seed_or_a_rehearsal_that_tampers_with_the_world_changes_it_for_
             if task.mayor == "eve":
                 heapq.heappop(state.rows).append(99)
 
-        async def verify(self, state: Town, episode: Episode) -> float:
+        async def verify(self, state: Town, episode: Episode) -> float:  # type: ignore[override]
             await episode.after([{"name": "tamper"}])
             return 0.0
 
@@ -451,7 +451,7 @@ async def test_worlds_that_cannot_be_are_refused_in_words(store: Store) -> None:
     with raises(DefinitionError):
 
         class Unasked(TownEnvironment):
-            def seed(self, task: Any) -> None: ...
+            def seed(self, task: Any) -> None: ...  # type: ignore[override]
 
     with raises(DefinitionError):
 
@@ -459,7 +459,7 @@ async def test_worlds_that_cannot_be_are_refused_in_words(store: Store) -> None:
             def world(self, task: Any) -> Town: ...  # type: ignore[override, empty-body]
 
     class Returning(TownEnvironment):
-        def seed(self, state: Town, task: Any) -> Town:
+        def seed(self, state: Town, task: Any) -> Town:  # type: ignore[override]
             return Town()
 
     class References(TownEnvironment):

@@ -109,7 +109,7 @@ FIRST = -1
 
 keys = st.sampled_from("abc")
 texts = st.sampled_from(["", "short", "long " * 30, "longer " * 40, "ü" * 80])
-calls = st.one_of(
+calls: st.SearchStrategy[Any] = st.one_of(
     st.tuples(st.just("put"), st.fixed_dictionaries({"key": keys, "name": texts})),
     st.tuples(st.just("tag"), st.fixed_dictionaries({"key": keys, "tag": texts})),
     st.tuples(st.just("drop"), st.fixed_dictionaries({"key": keys})),
@@ -245,7 +245,7 @@ class Run:
             with pytest.raises(UnknownRevision):
                 await session.fork(at, n=n)
             return
-        forked = await session.fork(at, n=n)
+        forked: Any = await session.fork(at, n=n)
         for fork in [forked] if n is None else forked:
             self.handles[fork.id] = fork
             self.branches[fork.id] = branch.fork(fork.id, revision)

@@ -42,8 +42,9 @@ class Crew(Nursery):
     def say(self, *words: object) -> None:
         self.lines.put_nowait(" ".join(map(str, words)).split())
 
-    async def start(self, job: str, *arguments: object) -> int:
-        task = asyncio.create_task(getattr(worker, job)(counting(self.store), *map(str, arguments)))
+    async def start(self, *job: object) -> int:
+        name, *arguments = map(str, job)
+        task = asyncio.create_task(getattr(worker, name)(counting(self.store), *arguments))
         task.add_done_callback(lambda done: done.cancelled() or self.say("failed", repr(done.exception())))
         self.tasks.append(task)
         return len(self.tasks) - 1
@@ -113,7 +114,7 @@ class Storm:
                     server.pause()
                     await asyncio.sleep(BREATH)
                     server.resume()
-                case "restart":
+                case "restart" if server is not None:
                     await asyncio.to_thread(server.restart)
             self.round.tally.kills += 1
         await self.progress(30)

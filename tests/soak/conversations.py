@@ -87,7 +87,7 @@ class Talk:
         match action:
             case "delete item" if expected:
                 place = self.luck.randrange(len(expected))
-                [*ids] = [item.id for item in client.conversations.items.list(conversation, order="asc")]
+                [*ids] = [str(item.id) for item in client.conversations.items.list(conversation, order="asc")]
                 delete = partial(client.conversations.items.delete, ids[place], conversation_id=conversation)
                 return conversation, delete, lambda old: [*old[:place], *old[place + 1 :]]
             case "delete":

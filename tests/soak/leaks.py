@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import Any
 
 from tests.server.test_protocol import get
 from tests.soak.fuzz import CALLS, Client, Server, serving, trouble
@@ -31,7 +32,11 @@ async def use(server: Server, luck: Random) -> None:
     client = Client(server, luck.choice(["counter", "refund"]))
     await client.begin(padding=PADDING)
     requests = [client.post(path, body, client.cookie) for path, body in CALLS[client.environment].items()]
-    endings = {"verify": {"response": {"output": []}}, "close_session": {"resources_session_id": client.id}, "": None}
+    endings: dict[str, Any] = {
+        "verify": {"response": {"output": []}},
+        "close_session": {"resources_session_id": client.id},
+        "": None,
+    }
     ending, body = luck.choice([*endings.items()])
     for request in (*requests, client.mcp("tools/list"), *([client.post(ending, body, client.cookie)] if body else [])):
         await server.ask(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from ast import literal_eval
 from collections.abc import Callable
+from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, reproduce_failure, settings, strategies as st
@@ -31,7 +32,8 @@ def play(round: Round) -> None:
             STATES[round.store](data)
             return
         with round.place.fresh_store(round.store) as url:
-            check_program(url, **data.draw(programs))
+            program: Any = data.draw(programs)
+            check_program(url, **program)
 
     search(round, holds)
 

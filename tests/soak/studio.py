@@ -58,7 +58,7 @@ class Page:
 
     async def revisions(self, session: str, number: int) -> list[int]:
         """The revisions that a session's stream tells of; now and then the connection breaks, and begins again."""
-        luck, found, last = Random(f"{self.round.seed}/follower {number}"), list[int](), {}
+        luck, found, last = Random(f"{self.round.seed}/follower {number}"), list[int](), dict[str, str]()
         where = URL(f"{self.served.url}/studio/api/sessions/{session}/log/stream", encoded=True)
         while True:
             async with self.served.client.get(where, headers=last) as reply:

@@ -31,7 +31,7 @@ class Item(BaseModel):
     tags: set[str] = {"x"}
 
 
-EXACT = [
+EXACT: list[Any] = [
     *(None, True, False, 0, -1, 2**63 - 1, -(2**63), 2**64 - 1, 2**64, -(2**63) - 1, 10**40, 0.5, -0.0, math.inf),
     math.nan,
     *("", "é\x00", "half a pair: \ud83d", b"", b"\xff\x00", [], {}, (), set(), frozenset()),

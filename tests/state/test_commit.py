@@ -199,7 +199,7 @@ INVALID = [
     (lambda s: setattr(s, "alias", "x"), ("alias",)),
     (lambda s: setattr(s.plain, "n", None), ("plain", "n")),
     (lambda s: setattr(s.deep.rows[1]["b"], "n", "x"), ("deep", "rows", 1, "b", "n")),
-    (lambda s: s.deep.rows.append({"z": Plain.model_construct(n="x")}), ("deep", "rows", 2, "z", "n")),
+    (lambda s: s.deep.rows.append({"z": Plain.model_construct(n="x")}), ("deep", "rows", 2, "z", "n")),  # type: ignore[arg-type]
     (lambda s: s.deep.rows.append({"z": {"n": "x"}}), ("deep", "rows", 2, "z", "n")),
     (lambda s: s.deep.rows.append({"z": {"m": 1, "n": []}}), ("deep", "rows", 2, "z", "n")),
     (lambda s: setattr(s.deep.span, "start", 99), ("deep", "span")),
@@ -520,15 +520,15 @@ def test_unions_of_containers_of_one_kind_change_within() -> None:
         table: dict[str, int] | dict[str, Plain] = {}
 
     base = Holder(members={1}, parts=(Plain(), Plain()), table={"a": Plain()})
-    state = draft_of(base, DraftContext())
+    state: Any = draft_of(base, DraftContext())
     state.members.add(2)
-    state.parts[0].n = 4  # type: ignore[union-attr]
-    state.table["a"].n = 5  # type: ignore[union-attr]
+    state.parts[0].n = 4
+    state.table["a"].n = 5
     result, patch = commit(state)
     assert result == Holder(members={1, 2}, parts=(Plain(n=4), Plain()), table={"a": Plain(n=5)})
     assert replayed(base, patch) == result
     state = draft_of(base, DraftContext())
-    state.table["b"] = 3  # type: ignore[assignment]
+    state.table["b"] = 3
     with pytest.raises(InvalidState):
         commit(state)
 

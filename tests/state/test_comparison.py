@@ -97,7 +97,7 @@ Edit = Callable[[Office], Any]
 def after(edit: Edit, base: Office = BASE) -> Office:
     draft = draft_of(base, DraftContext())
     edit(draft)
-    return commit(draft).state  # type: ignore[no-any-return]
+    return commit(draft).state
 
 
 def nothing(_: Office) -> None:
@@ -465,7 +465,7 @@ def test_only_states_of_one_class_are_compared() -> None:
         lead: str = ""
 
     with raises(DefinitionError):
-        compare(BASE, Other(), BASE)  # type: ignore[type-var]
+        compare(BASE, Other(), BASE)
     with raises(DefinitionError):
         compare(None, None, None)  # type: ignore[type-var]
 

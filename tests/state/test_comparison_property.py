@@ -72,7 +72,7 @@ def in_order(actions: Sequence[Action]) -> list[Action]:
 
 def played(actions: Sequence[Action], order: Sequence[int] = (), first: int = 100, base: Board = BASE) -> Board:
     """The board after some actions, in an order of their own as far as what they need allows, with other new ids."""
-    numbers = {}
+    numbers: dict[int, int] = {}
     for index, action in enumerate(actions):
         if action.kind == "ticket":
             numbers[index] = OLD + len(numbers)
@@ -86,7 +86,7 @@ def played(actions: Sequence[Action], order: Sequence[int] = (), first: int = 10
         new = act(draft, actions[index], ids[actions[index].of], f"T-{first}")
         if new is not None:
             ids[numbers[index]] = new
-    return commit(draft).state  # type: ignore[no-any-return]
+    return commit(draft).state
 
 
 def act(board: Board, action: Action, of: str, new: str) -> str | None:

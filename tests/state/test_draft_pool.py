@@ -216,7 +216,7 @@ def test_a_heap_hands_over_drafts_in_every_call() -> None:
     assert state.jobs[0].note == ""
 
 
-Name = StrEnum("Name", [f"k{index}" for index in range(WIDE + 1)])
+Name = StrEnum("Name", [f"k{index}" for index in range(WIDE + 1)])  # type: ignore[misc]
 
 
 class Named(State):
@@ -226,7 +226,7 @@ class Named(State):
 def test_the_next_call_sees_keys_as_they_were_committed() -> None:
     pool: dict[int, Any] = {}
     draft = draft_of(Named(table=dict.fromkeys(list(Name)[:-1], 0)), DraftContext(None, pool))
-    draft.table[f"k{WIDE}"] = 1
+    draft.table[f"k{WIDE}"] = 1  # type: ignore[index]
     state = commit(draft).state
     assert {type(key) for key in draft_of(state, DraftContext(None, pool)).table} == {Name}
 

@@ -278,7 +278,7 @@ def act_on_list(choose: Any, target: Any, name: str, item: Any) -> Any:
         size = len(range(*part.indices(len(node))))
         node[part] = detached(values) if step is None else [detached(value) for _ in range(size)]
 
-    moves = [
+    moves: list[Any] = [
         lambda node: node.append(detached(value)),
         lambda node: node.append(node[index]),  # the same child twice
         lambda node: node.extend(detached(values)),

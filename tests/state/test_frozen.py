@@ -60,7 +60,7 @@ def test_a_frozen_record_is_given_as_it_is_and_what_can_change_is_not() -> None:
     draft.bag.coins.append(5)
     assert state.bag.coins == []
     with pytest.raises(ValidationError):
-        draft.coins["a"].worth = 9
+        draft.coins["a"].worth = 9  # type: ignore[misc]
     assert commit(draft).patch == [("splice", ("bag", "coins"), 0, 0, [5])]
 
 
@@ -95,7 +95,7 @@ def test_what_holds_only_frozen_records_is_given_as_it_is_however_deep() -> None
     assert draft.pairs[0] is state.pairs[0]
     assert all(map(is_, draft.either, state.either))
     with pytest.raises(ValidationError):
-        draft.cases["a"].coin.parts[0].worth = 9
+        draft.cases["a"].coin.parts[0].worth = 9  # type: ignore[misc]
     assert commit(draft).patch == []
 
 
@@ -119,7 +119,7 @@ def test_a_nested_record_takes_the_place_of_another_by_the_fields_that_differ() 
     assert after.cases["a"].pair is state.cases["a"].pair
     assert Vault(**decode(encode(after))) == after
     draft = draft_of(state, DraftContext())
-    draft.cases["a"] = draft.cases["a"].model_copy(update={"coin": Coin.model_construct(worth="much")})
+    draft.cases["a"] = draft.cases["a"].model_copy(update={"coin": Coin.model_construct(worth="much")})  # type: ignore[arg-type]
     with raises(InvalidState):
         commit(draft)
 
@@ -141,7 +141,7 @@ def test_one_takes_the_place_of_another() -> None:
 
 def test_one_that_is_not_valid_is_refused_as_others_are() -> None:
     draft = draft_of(purse(), DraftContext())
-    draft.coins["a"] = Coin.model_construct(worth="much")
+    draft.coins["a"] = Coin.model_construct(worth="much")  # type: ignore[arg-type]
     with raises(InvalidState):
         commit(draft)
 
@@ -248,7 +248,7 @@ def test_a_check_of_the_place_where_one_stands_is_not_left_out() -> None:
 
 def test_one_that_lacks_a_field_is_refused_in_words() -> None:
     draft = draft_of(purse(), DraftContext())
-    draft.coins["a"] = Coin.model_construct(marks=draft.coins["a"].marks)
+    draft.coins["a"] = Coin.model_construct(marks=draft.coins["a"].marks)  # type: ignore[call-arg]
     with raises(InvalidState):
         commit(draft)
 

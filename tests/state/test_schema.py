@@ -1,7 +1,8 @@
 """Schemas: what of a class counts, and the way from one version to the next."""
 
 from enum import Enum
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from types import GenericAlias
+from typing import Annotated, Any, ForwardRef, Generic, Literal, TypeVar
 
 import pytest
 from pydantic import BaseModel, Field, create_model
@@ -157,9 +158,9 @@ def test_a_migration_that_leads_nowhere_is_refused() -> None:
         Cart.migration(1)(_from_1)
     with raises(DefinitionError):
         Whole.migration(1)(_from_1)
-    for version in (0, -1, "2"):
+    for odd in (0, -1, "2"):
         with raises(DefinitionError):
-            type("Odd", (State,), {}, version=version)
+            type("Odd", (State,), {}, version=odd)
 
 
 def test_a_subclass_has_the_version_of_its_base_unless_it_says_so() -> None:
@@ -195,10 +196,12 @@ def test_a_generic_state_keeps_its_version_and_migrations() -> None:
 
 def test_models_that_refer_to_each_other_are_told_of_once() -> None:
     names = "abcdefghij"
-    models = {name: create_model(name, **{other: (list[f"{other}"] | None, None) for other in names}) for name in names}
+    fields: Any = {other: (GenericAlias(list, ForwardRef(other)) | None, None) for other in names}
+    models = {name: create_model(name, **fields) for name in names}
     for model in models.values():
         model.model_rebuild(_types_namespace=models)
-    state = create_model("Web", __base__=State, start=(models["a"], ...))
+    start: Any = (models["a"], ...)
+    state = create_model("Web", __base__=State, start=start)
     assert len(schema_of(state).places) < 500
 
 
@@ -206,7 +209,7 @@ def test_another_model_at_a_place_is_a_difference() -> None:
     class Other(BaseModel):
         price: int
 
-    both = {"one": (Part, ...), "two": (Other, ...)}
+    both: Any = {"one": (Part, ...), "two": (Other, ...)}
     old = schema_of(create_model("Old", __base__=State, **both, which=(Part | None, None)))
     new = schema_of(create_model("New", __base__=State, **both, which=(Other | None, None)))
     assert first_difference(old.places, new.places) == "which.* was as one and is as two"

@@ -16,13 +16,16 @@ async def fill(store: Store, body: bytes) -> None:
 
 async def bodies(store: Store) -> list[bytes]:
     """Every body of the session, by every way to it."""
-    loaded = await store.load("room", 1)
+    loaded, newest, found = await store.load("room", 1), await store.load("room"), await store.find_call("room", "a")
+    assert loaded.snapshot
+    assert newest.snapshot
+    assert found
     record = await store.maintenance.export("room")
     return [
         *[entry.body for entry in await store.entries("room")],
         loaded.snapshot.body,
-        (await store.load("room")).snapshot.body,
-        (await store.find_call("room", "a")).body,
+        newest.snapshot.body,
+        found.body,
         *(await store.blobs("room", [*record.blobs, "none"])).values(),
         *[entry.body for entry in record.entries],
         *[snapshot.body for snapshot in record.snapshots],

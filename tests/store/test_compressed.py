@@ -112,7 +112,9 @@ async def test_without_the_option_it_is_said_what_is_missing(
         await fill(store, encode({"text": "the same words again and again" * 9}))
     async with open_store(url) as bare:
         loaded = await bare.load("room", 1)
+        assert loaded.snapshot
+        snapshot = loaded.snapshot.body
         [_, entry] = await bare.entries("room")
-        for read in (lambda: decode(loaded.snapshot.body), lambda: read_entry(entry)):
+        for read in (lambda: decode(snapshot), lambda: read_entry(entry)):
             with raises(BadData):
                 read()

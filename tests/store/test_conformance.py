@@ -6,7 +6,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from redis.asyncio.connection import _AsyncRESP2Parser
+from redis.asyncio.connection import _AsyncRESP2Parser  # type: ignore[attr-defined]
 
 from stateroom.store.conformance import StoreConformance
 from stateroom.store.conformance.appends import AppendPromises

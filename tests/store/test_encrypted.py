@@ -5,6 +5,7 @@ import sqlite3
 from base64 import b64encode
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -74,7 +75,8 @@ def test_the_same_body_is_never_written_twice_the_same() -> None:
 
 async def test_blobs_of_two_sessions_cannot_be_seen_to_be_the_same(url: str) -> None:
     blob = {digest_of(SECRET): SECRET}
-    async with open_store(url) as store:
+    async with open_store(url) as opened:
+        store: Any = opened
         for name in ("a", "b"):
             await store.create(Head(name, "env", "owner", 0.0, 1e9, 0), blobs=blob)
             assert await store.blobs(name, list(blob)) == blob
@@ -172,7 +174,9 @@ async def test_a_new_key_writes_and_the_old_one_still_reads(url: str, monkeypatc
         assert await store.blobs("room", ["second", *blob]) == {"second": SECRET, **blob}
     monkeypatch.setenv("ROOM_KEYS", NEW)
     async with open_store(url) as store:
-        assert (await store.find_call("room", "b")).body == b"later"
+        found = await store.find_call("room", "b")
+        assert found
+        assert found.body == b"later"
         assert await store.blobs("room", ["second", *blob]) == blob
         for read in (store.entries("room"), store.maintenance.export("room"), store.load("room", 2)):
             with raises(BadData):

@@ -206,7 +206,7 @@ async def test_a_cold_load_reads_what_it_needs_and_no_more(url: str) -> None:
         read += end - start
         return await original(name, start, end)
 
-    reader.backend.read_part = read_part  # type: ignore[method-assign]
+    reader.backend.read_part = read_part
     loaded = await reader.load("room")
     assert (loaded.snapshot, loaded.entries) == (snapshots[-1], [])
     assert read <= 5_000
@@ -249,12 +249,12 @@ async def test_a_reader_with_an_old_head_finds_what_was_merged_meanwhile(store: 
     original = other.backend.read_part
 
     async def read_part(*args: Any) -> bytes:
-        other.backend.read_part = original  # type: ignore[method-assign]
+        other.backend.read_part = original
         for revision in range(50, 400):
             await store.append(Commit("room", entry(revision, body=bytes(1_000)), expires=FAR))
         return await original(*args)
 
-    other.backend.read_part = read_part  # type: ignore[method-assign]
+    other.backend.read_part = read_part
     assert [each.revision for each in await other.entries("room")] == list(range(1, 400))
 
 

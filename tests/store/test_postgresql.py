@@ -465,7 +465,7 @@ async def test_a_newer_store_is_refused(url: str) -> None:
 async def test_a_schema_of_another_program_is_left_alone(url: str) -> None:
     schema = url.rpartition("=")[2]
     with admin(url) as connection:
-        connection.execute(f"CREATE SCHEMA {schema} CREATE TABLE sessions (sid text)")  # type: ignore[call-overload]
+        connection.execute(f"CREATE SCHEMA {schema} CREATE TABLE sessions (sid text)")
         with raises(ForeignStore):
             async with open_store(url):
                 pass
@@ -696,8 +696,8 @@ async def test_of_several_hosts_the_one_that_serves_is_used(url: str) -> None:
 async def test_an_answer_that_cannot_be_read_fails_its_call_and_the_next_goes_on(store: Store) -> None:
     async with asyncio.timeout(60):
         await begin(store)
-        async with store._pool.link() as link:
-            link._rows = None  # type: ignore[assignment]
+        async with store._pool.link() as link:  # type: ignore[attr-defined]
+            link._rows = None
         with pytest.raises(StoreUnavailable):
             await store.head("room")
         assert (await store.head("room")).revision == 1

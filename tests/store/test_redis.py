@@ -66,7 +66,7 @@ async def commands_for(server: RedisServer, work: Awaitable[object]) -> list[str
     with redis.Redis(port=server.port) as client, client.monitor() as monitor:
         await work
         server.ask("ECHO", "the end")
-        names = []
+        names: list[str] = []
         while True:
             command = await asyncio.to_thread(monitor.next_command)
             if command["command"] == "ECHO the end":

@@ -83,7 +83,7 @@ def store(unsure: UnsureStore) -> RetryStore:
     return RetryStore(unsure)
 
 
-a_head = partial(head, **{"owner": "me", "created": 1.0})
+a_head = partial(head, owner="me", created=1.0)
 SEED = Entry(1, "seed", 1.0, b"seed", "seed")
 
 
@@ -325,5 +325,5 @@ async def test_no_commit_is_lost_or_done_twice(monkeypatch: pytest.MonkeyPatch, 
 
     done = [call_id for some in await asyncio.gather(*map(write, range(4))) for call_id in some]
     entries = await shared.entries("room")
-    assert sorted(entry.call_id for entry in entries[1:]) == sorted(done)
+    assert sorted(f"{entry.call_id}" for entry in entries[1:]) == sorted(done)
     assert [entry.revision for entry in entries] == list(range(1, 22))

@@ -412,7 +412,7 @@ async def test_a_fork_that_is_made_while_its_parent_moves_is_not_left_behind(
         mover = process(*tiers, Script({step: partial(_pause, paused, made)}))
         moving = asyncio.create_task(mover.sweep(NOW + 2))
         done = asyncio.create_task(_first(moving, paused))
-        script = {3: lambda done=done: done, 4: partial(_go_on, made, dies)}
+        script: dict[int, Any] = {3: lambda done=done: done, 4: partial(_go_on, made, dies)}
         with suppress(Crash):
             await make.fork(process(*tiers, Script(script)), "new", "fork", 4)
         made.set()

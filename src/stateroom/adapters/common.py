@@ -117,7 +117,7 @@ class StoredConversations:
             yield cls(store, ttl=ttl)
 
 
-class Blocking:
+class LoopWaiter:
     """Lets other threads wait for async work on the event loop where this was made."""
 
     def __init__(self, instead: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage, message_to_dict, messages_from_dict
 
-from stateroom.adapters.common import Blocking, Conversations, StoredConversations
+from stateroom.adapters.common import Conversations, LoopWaiter, StoredConversations
 from stateroom.store import Store
 
 __all__ = ["StateroomHistories", "StateroomHistory"]
@@ -17,20 +17,20 @@ __all__ = ["StateroomHistories", "StateroomHistory"]
 class StateroomHistory(BaseChatMessageHistory):
     """A conversation. Its sync methods are for threads other than the event loop's, such as those of `invoke`."""
 
-    def __init__(self, session_id: str, conversations: Conversations, blocking: Blocking) -> None:
+    def __init__(self, session_id: str, conversations: Conversations, waiter: LoopWaiter) -> None:
         self.session_id = session_id
         self._conversations = conversations
-        self._blocking = blocking
+        self._waiter = waiter
 
     @property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]  # LangChain's guide allows a property
-        return self._blocking.wait(self.aget_messages())
+        return self._waiter.wait(self.aget_messages())
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        self._blocking.wait(self.aadd_messages(messages))
+        self._waiter.wait(self.aadd_messages(messages))
 
     def clear(self) -> None:
-        self._blocking.wait(self.aclear())
+        self._waiter.wait(self.aclear())
 
     async def aget_messages(self) -> list[BaseMessage]:
         return messages_from_dict(await self._conversations.messages(self.session_id))
@@ -53,8 +53,8 @@ class StateroomHistories(StoredConversations):
 
     def __init__(self, store: Store, *, ttl: float | None = None, now: Callable[[], float] = time.time) -> None:
         super().__init__(store, ttl=ttl, now=now)
-        self._blocking = Blocking("`await history.aget_messages()`, `await chain.ainvoke(...)` and the like")
+        self._waiter = LoopWaiter("`await history.aget_messages()`, `await chain.ainvoke(...)` and the like")
 
     def history(self, session_id: str) -> StateroomHistory:
         """A conversation by its id; it need not exist yet."""
-        return StateroomHistory(session_id, self._conversations, self._blocking)
+        return StateroomHistory(session_id, self._conversations, self._waiter)

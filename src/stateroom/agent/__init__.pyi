@@ -15,6 +15,12 @@ from .context import (
     Context as Context,
     Conversation as Conversation,
 )
+from .counters import (
+    Estimate as Estimate,
+    Tiktoken as Tiktoken,
+    TokenCounter as TokenCounter,
+    TokenizerFile as TokenizerFile,
+)
 from .loop import (
     WAITING as WAITING,
     OnItems as OnItems,
@@ -44,12 +50,6 @@ from .threads import (
     Thread as Thread,
     ThreadEnvironment as ThreadEnvironment,
     Threads as Threads,
-)
-from .tokens import (
-    Estimate as Estimate,
-    Tiktoken as Tiktoken,
-    TokenCounter as TokenCounter,
-    TokenizerFile as TokenizerFile,
 )
 from .transcripts import (
     Times as Times,

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, ConfigDict, JsonValue, NonNegativeInt
 
+from stateroom.agent.counters import Estimate, TokenCounter
 from stateroom.agent.strategies import Bounds, ClearToolResults, DropOldest, Strategy
-from stateroom.agent.tokens import Estimate, TokenCounter
 from stateroom.agent.window import INSTRUCTIONS, Size, Window, droppable, units_of
 from stateroom.errors import ContextOverflow, DefinitionError
 from stateroom.model import Item, kind_of

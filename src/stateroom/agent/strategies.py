@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, Protocol
 
-from stateroom.agent.tokens import TokenCounter, readable
+from stateroom.agent.counters import TokenCounter, readable
 from stateroom.agent.window import (
     ANSWERS,
     INSTRUCTIONS,

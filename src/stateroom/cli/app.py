@@ -19,7 +19,7 @@ from stateroom.cli import (
     data,
     demo,
     environments,
-    replay,
+    recorded,
     run,
     runs,
     serve,
@@ -128,8 +128,8 @@ app.add(runs.profile)
 app.add(train.export)
 app.add(train.train, LogOptions)
 app.add(branch.tree)
-app.add(replay.reverify, LogOptions, ReadOptions)
-app.add(replay.replay, LogOptions, ReadOptions)
+app.add(recorded.reverify, LogOptions, ReadOptions)
+app.add(recorded.replay, LogOptions, ReadOptions)
 app.add(serve.studio)
 app.add(serve.serve, cls=serve.ServeCommand)
 app.add(serve.mcp)

@@ -76,7 +76,7 @@ class Node(NamedTuple):
         return node
 
 
-class Size:
+class SizeLimit:
     """Counts files and nodes, so that aliases and includes that multiply come to an end."""
 
     def __init__(self) -> None:
@@ -104,11 +104,11 @@ def merged(first: Node, second: Node) -> Node:
 
 def read_document(paths: Sequence[Path], variables: Mapping[str, str] = os.environ) -> Node:
     """What some files say together; later ones change earlier ones. `BadConfig` has the file and line of a mistake."""
-    size = Size()
+    size = SizeLimit()
     return reduce(merged, (_read(path, variables, (), size) for path in paths))
 
 
-def read_yaml(path: Path, size: Size, variables: Mapping[str, str] | None = None) -> Node:
+def read_yaml(path: Path, size: SizeLimit, variables: Mapping[str, str] | None = None) -> Node:
     """What one file says; without `variables`, references to them stay as they are."""
     size.add_file(path)
     try:
@@ -126,14 +126,14 @@ def overrides_of(texts: Sequence[str], variables: Mapping[str, str] = os.environ
     found = Node({}, Origin(COMMAND_LINE))
     for text in texts:
         path, _, value = text.partition("=")
-        node = _Parser(COMMAND_LINE, variables, Size(), has_lines=False).parse(value)
+        node = _Parser(COMMAND_LINE, variables, SizeLimit(), has_lines=False).parse(value)
         for name in reversed(path.split(".")):
             node = Node({name: node}, Origin(COMMAND_LINE))
         found = merged(found, node)
     return found
 
 
-def _read(path: Path, variables: Mapping[str, str], within: tuple[Path, ...], size: Size) -> Node:
+def _read(path: Path, variables: Mapping[str, str], within: tuple[Path, ...], size: SizeLimit) -> Node:
     """What a file says; `within` are the files that include it."""
     if path.resolve() in within:
         raise BadConfig(f"{path} includes itself, by {' and '.join(str(each) for each in within)}")
@@ -153,7 +153,9 @@ def _read(path: Path, variables: Mapping[str, str], within: tuple[Path, ...], si
 class _Parser:
     """Makes nodes of a YAML text."""
 
-    def __init__(self, name: str, variables: Mapping[str, str] | None, size: Size, *, has_lines: bool = True) -> None:
+    def __init__(
+        self, name: str, variables: Mapping[str, str] | None, size: SizeLimit, *, has_lines: bool = True
+    ) -> None:
         self._name = name
         self._variables = variables
         self._size = size

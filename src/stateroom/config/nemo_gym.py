@@ -9,7 +9,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stateroom.config.document import Node, Origin, Size, merged, read_yaml
+from stateroom.config.document import Node, Origin, SizeLimit, merged, read_yaml
 from stateroom.environment import registered
 from stateroom.errors import BadConfig
 
@@ -58,12 +58,12 @@ def import_gym(paths: Sequence[Path]) -> GymImport:
     A reference to a value that the files do not have becomes an environment variable of that name.
     """
     notes: list[str] = []
-    size = Size()
+    size = SizeLimit()
     document = reduce(merged, (_read(path, notes, size) for path in paths), EMPTY)
     return _Import(_inherited(document), notes).convert()
 
 
-def _read(path: Path, notes: list[str], size: Size) -> Node:
+def _read(path: Path, notes: list[str], size: SizeLimit) -> Node:
     """What a file says together with those in its `config_paths`, which it changes."""
     own = read_yaml(path, size)
     if not isinstance(own.value, dict | None):

@@ -43,7 +43,7 @@ from .judge import (
 from .limiter import (
     Limiter as Limiter,
     LocalLimiter as LocalLimiter,
-    Report as Report,
+    RequestReport as RequestReport,
 )
 from .model import (
     NO_SETTINGS as NO_SETTINGS,
@@ -60,6 +60,15 @@ from .policy import (
     Scripted as Scripted,
 )
 from .replay import Replayed as Replayed
+from .segments import (
+    TOKEN_FIELDS as TOKEN_FIELDS,
+    TOKEN_LISTS as TOKEN_LISTS,
+    AnswerTokens as AnswerTokens,
+    Exactness as Exactness,
+    Segment as Segment,
+    with_whole_prompts as with_whole_prompts,
+    without_tokens as without_tokens,
+)
 from .settings import (
     chat_usage as chat_usage,
     responses_settings as responses_settings,
@@ -70,15 +79,6 @@ from .source import (
     SharedModel as SharedModel,
     default_model as default_model,
     open_model as open_model,
-)
-from .tokens import (
-    TOKEN_FIELDS as TOKEN_FIELDS,
-    TOKEN_LISTS as TOKEN_LISTS,
-    AnswerTokens as AnswerTokens,
-    Exactness as Exactness,
-    Segment as Segment,
-    with_whole_prompts as with_whole_prompts,
-    without_tokens as without_tokens,
 )
 from .transformers import (
     Decoder as Decoder,

@@ -15,7 +15,7 @@ from stateroom.errors import ModelFailed
 from stateroom.model.chat import Message, items_of
 from stateroom.model.items import Item
 from stateroom.model.model import Answer, Model, Request, Usage
-from stateroom.model.tokens import TOKEN_LISTS, Segment
+from stateroom.model.segments import TOKEN_LISTS, Segment
 from stateroom.session import BackgroundLoop
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ list of items has an exact equal in chat. The **normal form** of a conversation 
 - Content of one text is a string, except for the assistant, whose content is a list of `output_text` and `refusal`.
 - Lost, because chat has no place for it: an empty text next to other parts of a turn, ids and statuses of items,
   annotations, the summary of reasoning that has its text, and encrypted reasoning.
-- The last item of a turn has its tokens (see `tokens`).
+- The last item of a turn has its tokens (see `segments`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from stateroom.errors import ModelFailed
 from stateroom.model.items import Item, function_call_output, with_names
-from stateroom.model.tokens import TOKEN_FIELDS, without_tokens
+from stateroom.model.segments import TOKEN_FIELDS, without_tokens
 from stateroom.session import parsed
 
 Message = dict[str, Any]

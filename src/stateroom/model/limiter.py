@@ -50,7 +50,7 @@ class Timing:
         return self.between(0.0, Pauses(limits.first_pause, limits.longest_pause).bound(troubles))
 
 
-class Report(msgspec.Struct, frozen=True):
+class RequestReport(msgspec.Struct, frozen=True):
     """How a request went."""
 
     reserved: int
@@ -73,7 +73,7 @@ class Limiter(Protocol):
         often in a row that it is no use to wait.
         """
 
-    def release(self, endpoint: str, report: Report) -> None:
+    def release(self, endpoint: str, report: RequestReport) -> None:
         """Say how the request went. Never blocks."""
 
 
@@ -91,7 +91,7 @@ class LocalLimiter:
             self._gates[endpoint] = _Gate(endpoint, self._limits, self._timing)
         await self._gates[endpoint].enter(tokens)
 
-    def release(self, endpoint: str, report: Report) -> None:
+    def release(self, endpoint: str, report: RequestReport) -> None:
         """Say how the request went."""
         self._gates[endpoint].leave(report)
 
@@ -132,7 +132,7 @@ class _Gate:
             self._requests.take(1, now)
             self._tokens.take(tokens, now)
 
-    def leave(self, report: Report) -> None:
+    def leave(self, report: RequestReport) -> None:
         self._running -= 1
         if report.spent is not None:
             self._tokens.correct(report.spent - report.reserved)

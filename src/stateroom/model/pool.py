@@ -14,7 +14,7 @@ from typing import Any
 from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.model.address import ModelLimits
 from stateroom.model.endpoint import API, Endpoint, Question, Trouble
-from stateroom.model.limiter import Limiter, LocalLimiter, Report, Timing
+from stateroom.model.limiter import Limiter, LocalLimiter, RequestReport, Timing
 from stateroom.model.model import Request
 from stateroom.model.settings import usage_of
 
@@ -24,7 +24,7 @@ ILL = 3
 logger = logging.getLogger(__name__)
 
 
-class Pool:
+class EndpointPool:
     """The endpoints of one model, with their limits. Close it after use."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Pool:
 
     async def _attempt(self, member: _Member, question: Question, seconds: float) -> dict[str, Any] | Trouble:
         """Send a request, with the permit for it, which is given back with a report."""
-        report = Report(question.tokens, None, ok=None)
+        report = RequestReport(question.tokens, None, ok=None)
         try:
             found = await member.endpoint.attempt(question, seconds)
             report = _report(question, found)
@@ -123,11 +123,11 @@ class Pool:
         return not all(member.ill for member in self._members)
 
 
-def _report(question: Question, found: dict[str, Any] | Trouble) -> Report:
+def _report(question: Question, found: dict[str, Any] | Trouble) -> RequestReport:
     if isinstance(found, Trouble):
-        return Report(question.tokens, None, ok=not found.passing, pause=found.after)
+        return RequestReport(question.tokens, None, ok=not found.passing, pause=found.after)
     usage = usage_of(found.get("usage"))
-    return Report(question.tokens, None if usage is None else usage.input_tokens + usage.output_tokens, ok=True)
+    return RequestReport(question.tokens, None if usage is None else usage.input_tokens + usage.output_tokens, ok=True)
 
 
 class _Trip:

@@ -9,9 +9,9 @@ from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.model.chat import CHAT_FIELD, chat_tools, completion_items, messages_of
 from stateroom.model.items import with_names
 from stateroom.model.model import Answer, Model, Request
-from stateroom.model.pool import Pool
+from stateroom.model.pool import EndpointPool
+from stateroom.model.segments import without_tokens
 from stateroom.model.settings import chat_settings, object_at, usage_of
-from stateroom.model.tokens import without_tokens
 
 NOT_SETTINGS = frozenset({"model", "input", "messages", "tools", "stream", "stream_options", "background", "n"})
 """Parameters that settings cannot set."""
@@ -32,7 +32,7 @@ class ResponsesModel(Model):
     That API has no seed. With `tells_seed` the request has the seed in its `metadata`, for servers that look there.
     """
 
-    def __init__(self, pool: Pool, *, tells_seed: bool) -> None:
+    def __init__(self, pool: EndpointPool, *, tells_seed: bool) -> None:
         self.name = pool.name
         self._pool = pool
         self._tells_seed = tells_seed
@@ -73,7 +73,7 @@ class ResponsesModel(Model):
 class ChatModel(Model):
     """A model with the Chat Completions API."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: EndpointPool) -> None:
         self.name = pool.name
         self._pool = pool
 

@@ -200,11 +200,11 @@ def _remote(
         addresses = ModelAddress.of_text(rest, os.environ, variable)
     # These import the openai SDK.
     from stateroom.model.endpoint import Endpoint  # noqa: PLC0415
-    from stateroom.model.pool import Pool  # noqa: PLC0415
+    from stateroom.model.pool import EndpointPool  # noqa: PLC0415
     from stateroom.model.remote import ChatModel, ResponsesModel  # noqa: PLC0415
 
     names = [spec] if len(addresses) == 1 else [f"{kind}:{address.model}@{address.url}" for address in addresses]
-    pool = Pool(spec, [*map(Endpoint, names, addresses)], limits, limiter)
+    pool = EndpointPool(spec, [*map(Endpoint, names, addresses)], limits, limiter)
     model = ChatModel(pool) if kind == "chat" else ResponsesModel(pool, tells_seed=kind == "responses")
     return _shared(spec, model, pool.close, connects=True)
 

@@ -23,7 +23,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from stateroom.adapters.common import Blocking
+from stateroom.adapters.common import LoopWaiter
 from stateroom.adapters.langgraph.chunks import joined
 from stateroom.adapters.langgraph.edits import DropRuns, KeepLatest, Put, PutWrites
 from stateroom.adapters.langgraph.thread import Current, FullCheckpoint, Name, Writes, ancestors, read_checkpoints
@@ -46,7 +46,7 @@ def waiting(
 
     @wraps(method)
     def wait(self: StateroomSaver, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = self._blocking.wait(getattr(self, method.__name__)(*args, **kwargs))
+        result: R = self._waiter.wait(getattr(self, method.__name__)(*args, **kwargs))
         return result
 
     return wait
@@ -70,7 +70,7 @@ class StateroomSaver(BaseCheckpointSaver[int]):
         now: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(serde=serde)
-        self._blocking = Blocking("`await graph.ainvoke(...)`, `await saver.aget_tuple(...)` and the like")
+        self._waiter = LoopWaiter("`await graph.ainvoke(...)`, `await saver.aget_tuple(...)` and the like")
         self._threads = GraphThreads(store, ttl, hot, now)
 
     @classmethod
@@ -283,7 +283,7 @@ class StateroomSaver(BaseCheckpointSaver[int]):
         async def following() -> CheckpointTuple | None:
             return await anext(checkpoints, None)
 
-        while (checkpoint := self._blocking.wait(following())) is not None:
+        while (checkpoint := self._waiter.wait(following())) is not None:
             yield checkpoint
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stateroom.model import Report
+from stateroom.model import RequestReport
 from stateroom.rollout.rows import Key, Row
 
 
@@ -63,7 +63,7 @@ class Released(msgspec.Struct, frozen=True):
     """From a worker: how a request went that was permitted."""
 
     number: int
-    report: Report
+    report: RequestReport
 
 
 class Permitted(msgspec.Struct, frozen=True):

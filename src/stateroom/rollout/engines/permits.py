@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 
 from stateroom.errors import ModelUnavailable
-from stateroom.model import Limiter, Report
+from stateroom.model import Limiter, RequestReport
 from stateroom.rollout.engines.messages import AboutRequest, Permitted, Released, RequestPermit, ToWorker, Withdrawn
 
 
@@ -35,7 +35,7 @@ class DriversLimiter:
             del self._waiting[number]
         self._permitted[endpoint, tokens].append(number)
 
-    def release(self, endpoint: str, report: Report) -> None:
+    def release(self, endpoint: str, report: RequestReport) -> None:
         self._tell(Released(self._permitted[endpoint, report.reserved].pop(), report))
 
     def hear(self, permitted: Permitted) -> None:
@@ -85,7 +85,7 @@ class Permits:
             del self._asked[number]
         elif number in self._asked:
             asked = self._asked.pop(number)
-            self._limiter.release(asked.endpoint, Report(asked.tokens, None, ok=None))
+            self._limiter.release(asked.endpoint, RequestReport(asked.tokens, None, ok=None))
 
     def close(self) -> None:
         """Give back all that a worker has, which is gone."""
