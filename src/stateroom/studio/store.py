@@ -34,11 +34,11 @@ class SizedSession(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in a store."""
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is in a store; nothing, until it has been measured."""
 
     at: float = 0.0
-    """When it was measured; 0 before the first measurement is complete."""
+    """When it was measured."""
     sizes: dict[str, Size] = {}
     """By kind."""
     sessions: dict[str, dict[Status, int]] = {}
@@ -46,7 +46,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     largest: list[SizedSession] = []
 
 
-class StoreReply(Measurement, frozen=True, kw_only=True):
+class StoreReply(Measurement, frozen=True, kw_only=True, omit_defaults=True):
     stateroom: str
     """The version."""
     url: str
