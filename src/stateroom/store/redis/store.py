@@ -137,18 +137,18 @@ class RedisStore(Store):
         self, script: scripts.Script, session: str, keys: Sequence[str], *words: Word, entry: Entry | None = None
     ) -> None:
         """Run a script that may move the expiry: its ancestors must live longer, and the index must know."""
-        while is_held_back(answer := await self._run(script, session, keys, *words, entry=entry)):
+        while is_held_back(answer := await self._link.run(script, keys, *words)):
             await self._lifetimes.hold(session, answer)
+        if isinstance(answer, bytes):
+            raise refusal(answer.decode(), session, entry)
         if answer is not None:
             await self._lifetimes.take_note(session, answer)
 
-    async def _run(
-        self, script: scripts.Script, session: str, keys: Sequence[str], *words: Word, entry: Entry | None = None
-    ) -> Any:
+    async def _run(self, script: scripts.Script, session: str, keys: Sequence[str], *words: Word) -> Any:
         """Run a script; an answer in one word is a refusal."""
         answer = await self._link.run(script, keys, *words)
         if isinstance(answer, bytes):
-            raise refusal(answer.decode(), session, entry)
+            raise refusal(answer.decode(), session)
         return answer
 
     # Reading.
