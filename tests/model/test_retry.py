@@ -7,7 +7,7 @@ import pytest
 from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.model import ModelLimits, Request
 from tests.messages import raises
-from tests.model.endpoints import FakeEndpoint, FakeTime, Timing, Trouble
+from tests.model.endpoints import EndpointPool, FakeEndpoint, FakeTime, Timing, Trouble
 
 BUSY = Trouble("is busy", passing=True)
 DONE: dict[str, Any] = {}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import wraps
+from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
 from stateroom.errors import StoreUnavailable
+from stateroom.store.contract import Maintenance, Store
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -42,6 +45,30 @@ class Gate:
             if not self._inside:
                 self._closed.set()
         await self._closed.wait()
+
+
+C = TypeVar("C", bound=type[Store] | type[Maintenance])
+
+
+def gated(cls: C) -> C:
+    """Let all operations of a store, or of its maintenance, pass the gate in its attribute `gate`.
+
+    An operation must not call another one: a gate that is closing refuses that.
+    """
+    contract = Store if issubclass(cls, Store) else Maintenance
+    for name, method in [*vars(cls).items()]:
+        if name in vars(contract) and name not in ("open", "close") and iscoroutinefunction(method):
+            setattr(cls, name, _through_gate(method))
+    return cls
+
+
+def _through_gate(method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+    @wraps(method)
+    async def run(self: Any, /, *args: Any, **kwargs: Any) -> T:
+        with self.gate:
+            return await method(self, *args, **kwargs)
+
+    return run
 
 
 FEW = 8

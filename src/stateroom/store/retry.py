@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import count
 from time import monotonic
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -47,9 +46,9 @@ class RetryStore(WrappedStore):
     async def around(
         self, operation: str, session: str | None, work: Callable[P, Work[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        started = monotonic()
+        started, failures = monotonic(), 0
         with self._gate:
-            for failures in count():
+            while True:
                 try:
                     try:
                         return await work(*args, **kwargs)
@@ -60,8 +59,8 @@ class RetryStore(WrappedStore):
                             return cast(T, None)  # which is all that such an operation returns
                         raise
                 except StoreUnavailable as error:  # though it may have been carried out
-                    await self._pause(failures + 1, started, error)
-        raise AssertionError
+                    failures += 1
+                    await self._pause(failures, started, error)
 
     async def _pause(self, failures: int, started: float, error: StoreUnavailable) -> None:
         """Wait a little, or give up."""

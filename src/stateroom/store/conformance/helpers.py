@@ -74,6 +74,12 @@ async def outcome(call: Awaitable[T]) -> T | type[StateroomError]:
         return type(error)
 
 
+async def race(*calls: Awaitable[Any], flipped: int | bool) -> list[Any]:
+    """What calls return that begin together, in their order; the last begins first if it is flipped."""
+    done = await asyncio.gather(*(calls[::-1] if flipped else calls))
+    return done[::-1] if flipped else done
+
+
 async def check_refused(kind: type[StateroomError], call: Awaitable[object], **fields: object) -> None:
     """A call raises an error of a kind, with these fields."""
     with pytest.raises(kind) as error:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stateroom.errors import Conflict, DuplicateCall, SessionClosed, SessionExpired, SessionLeased, UnknownSession
 from stateroom.store import Commit, Head, Snapshot, Store, open_store
 from stateroom.store.conformance import make
-from stateroom.store.conformance.helpers import NAMES, Suite, append, check_refused, everything, outcome
+from stateroom.store.conformance.helpers import NAMES, Suite, append, check_refused, everything, outcome, race
 from stateroom.store.conformance.make import LATER, MUCH_LATER, NOW
 
 SOON = NOW + 10.0
@@ -236,10 +236,7 @@ class LeasePromises(Suite):
             mine = await store.lease(name, "me", now=NOW, until=SOON)
             commit = outcome(append(store, name, 2, expires=None, fence=mine.fence))
             takeover = outcome(store.lease(name, "another", now=SOON, until=SOON + 10))
-            if number % 2:
-                committed, theirs = await asyncio.gather(commit, takeover)
-            else:
-                theirs, committed = await asyncio.gather(takeover, commit)
+            committed, theirs = await race(commit, takeover, flipped=number % 2)
             assert isinstance(theirs, Head)
             assert committed in (None, Conflict)
             revision = 2 if committed is None else 1

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable
-
 from msgspec.structs import replace
 
 from stateroom.errors import SessionClosed, SessionExpired, StoreError, UnknownRevision, UnknownSession
 from stateroom.store import Commit, Loaded, Snapshot, Store
 from stateroom.store.conformance import make
-from stateroom.store.conformance.helpers import Suite, append, check_refused, everything, outcome
+from stateroom.store.conformance.helpers import Suite, append, check_refused, everything, outcome, race
 from stateroom.store.conformance.make import LATER, MUCH_LATER, NOW
 
 
@@ -191,11 +188,8 @@ class LifetimePromises(Suite):
         for number in range(10):
             parent, fork = f"room {number}", f"fork {number}"
             await make.session(store, parent)
-            calls: list[Awaitable[object]] = [
-                outcome(make.fork(store, fork, parent, 1, expires=MUCH_LATER)),
-                store.sweep(LATER),
-            ]
-            await asyncio.gather(*(calls if number % 2 else reversed(calls)))
+            made = outcome(make.fork(store, fork, parent, 1, expires=MUCH_LATER))
+            await race(made, store.sweep(LATER), flipped=number % 2)
             has_fork = await outcome(store.head(fork)) is not UnknownSession
             has_parent = await outcome(store.head(parent)) is not UnknownSession
             assert has_fork == has_parent
@@ -209,10 +203,8 @@ class LifetimePromises(Suite):
                 if number % 4 < 2
                 else store.touch(session, now=NOW, expires=MUCH_LATER)
             )
-            calls: list[Awaitable[object]] = [outcome(renewal), store.sweep(LATER)]
-            done = await asyncio.gather(*(calls if number % 2 else reversed(calls)))
-            renewed = done[0 if number % 2 else 1] is None
-            assert renewed == (await outcome(store.head(session)) is not UnknownSession)
+            renewed, _ = await race(outcome(renewal), store.sweep(LATER), flipped=number % 2)
+            assert (renewed is None) == (await outcome(store.head(session)) is not UnknownSession)
 
     # Deletion.
 
@@ -299,11 +291,10 @@ class LifetimePromises(Suite):
         for number in range(10):
             await make.session(store)
             commit = append(store, "room", 2, "call", snapshot=Snapshot(2, b"state"))
-            calls = [outcome(commit), outcome(store.delete("room")), outcome(store.delete("room"))]
-            done = await asyncio.gather(*(calls if number % 2 else reversed(calls)))
-            deletions = sorted(map(str, (done[1], done[2 if number % 2 else 0])))
-            assert deletions == sorted(map(str, (None, UnknownSession)))
-            assert done[0 if number % 2 else 2] in (None, UnknownSession)
+            calls = [outcome(call) for call in (commit, store.delete("room"), store.delete("room"))]
+            committed, *deleted = await race(*calls, flipped=number % 2)
+            assert {*deleted} == {None, UnknownSession}
+            assert committed in (None, UnknownSession)
             assert await store.heads() == []
             head = make.head()
             await store.create(head)
@@ -315,8 +306,8 @@ class LifetimePromises(Suite):
         for number in range(10):
             parent, fork = f"room {number}", f"fork {number}"
             await make.session(store, parent)
-            calls = [outcome(make.fork(store, fork, parent, 1)), outcome(store.delete(parent))]
-            await asyncio.gather(*(calls if number % 2 else reversed(calls)))
+            made = outcome(make.fork(store, fork, parent, 1))
+            await race(made, outcome(store.delete(parent)), flipped=number % 2)
             has_fork = await outcome(store.head(fork)) is not UnknownSession
             has_parent = await outcome(store.head(parent)) is not UnknownSession
             assert has_fork == has_parent

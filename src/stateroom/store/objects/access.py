@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from functools import wraps
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from stateroom.errors import BadData, StateroomError, StoreUnavailable, UnknownSession
 from stateroom.lru import LRU
 from stateroom.pauses import Pauses
-from stateroom.store.concurrency import Gate
 from stateroom.store.objects import layout
 from stateroom.store.objects.backend import Missing, Moved, ObjectBackend, Version
 from stateroom.store.objects.layout import Gone, LogRun, Root, RunIndex, Segment
@@ -32,28 +30,6 @@ PAUSES = Pauses(first=0.004, longest=0.04)
 
 Part = tuple[str, bytes]
 """The short name of a segment or blob, and its content."""
-
-
-class Gated(Protocol):
-    """Has a gate."""
-
-    gate: Gate
-
-
-G = TypeVar("G", bound=Gated)
-
-
-def operation(
-    method: Callable[Concatenate[G, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[G, P], Coroutine[Any, Any, T]]:
-    """A method that passes the gate: a closed store refuses it, and one that closes waits for it."""
-
-    @wraps(method)
-    async def run(self: G, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self.gate:
-            return await method(self, *args, **kwargs)
-
-    return run
 
 
 class SessionView(NamedTuple):

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from stateroom.errors import BadData, UnknownSession
-from stateroom.store.concurrency import Gate, in_turn
+from stateroom.store.concurrency import Gate, gated, in_turn
 from stateroom.store.contract import Maintenance, Store
 from stateroom.store.objects import layout
-from stateroom.store.objects.access import Access, SessionChange, SessionView, operation
+from stateroom.store.objects.access import Access, SessionChange, SessionView
 from stateroom.store.objects.backend import Listed, Moved
 from stateroom.store.objects.layout import Gone, Owner, Root, Segment
 from stateroom.store.objects.lifetime import clear, prevent_life, remove
@@ -36,6 +36,7 @@ class SeenHead(NamedTuple):
     """Its segments, and its tail as a segment."""
 
 
+@gated
 class ObjectMaintenance(Maintenance):
     """Reads every head; those that a listing shows as unchanged are not read again."""
 
@@ -47,7 +48,6 @@ class ObjectMaintenance(Maintenance):
         self._damages: dict[str, str] = {}
         """The errors of heads that could not be read the last time, by their names."""
 
-    @operation
     async def export(self, session: str) -> Record:
         return await self.access.read(session, self.access.read_all)
 
@@ -134,7 +134,6 @@ class ObjectMaintenance(Maintenance):
 
     # Sizes.
 
-    @operation
     async def sizes(self) -> dict[str, Size]:
         sessions = [seen for seen in await self._take() if seen.head is not None]
         parts = [part for seen in sessions for part in seen.parts]
@@ -152,7 +151,6 @@ class ObjectMaintenance(Maintenance):
 
     # Orphans.
 
-    @operation
     async def orphans(self) -> list[str]:
         strays, unreferenced, seen = await self._find_strays()
         words = [*self._damages.values()]
@@ -171,7 +169,6 @@ class ObjectMaintenance(Maintenance):
         ]
         return words + [f"session {head.id!r}, whose parent {head.parent!r} is gone" for head in await self._lost(seen)]
 
-    @operation
     async def vacuum(self) -> None:
         """Remove orphans; safe while others write.
 

@@ -18,11 +18,11 @@ from stateroom.errors import (
     UnknownSession,
     UnknownStore,
 )
-from stateroom.store.concurrency import Gate, in_turn
+from stateroom.store.concurrency import Gate, gated, in_turn
 from stateroom.store.contract import Store
 from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, filter_newest
 from stateroom.store.objects import layout
-from stateroom.store.objects.access import Access, SessionChange, SessionView, operation
+from stateroom.store.objects.access import Access, SessionChange, SessionView
 from stateroom.store.objects.backend import Folder, Missing, Moved, ObjectBackend
 from stateroom.store.objects.bucket import OPTIONS, Bucket
 from stateroom.store.objects.layout import Root
@@ -42,6 +42,7 @@ class _Mark(msgspec.Struct):
     stamp: str
 
 
+@gated
 class ObjectStore(Store):
     """Sessions as objects: in a bucket (`s3://bucket/prefix`, `gs://…`, `az://…`), or in a folder (`file:///folder`).
 
@@ -145,7 +146,6 @@ class ObjectStore(Store):
 
     # Writing.
 
-    @operation
     async def put(self, record: Record, *, new: bool = False) -> None:
         record.check_calls()
         while not new:
@@ -162,7 +162,6 @@ class ObjectStore(Store):
                 continue
         await begin(self._access, record)
 
-    @operation
     async def append(self, commit: Commit) -> None:
         session, entry, blobs = commit.session, commit.entry, commit.blobs
 
@@ -179,7 +178,6 @@ class ObjectStore(Store):
 
         await self._access.change(session, plan)
 
-    @operation
     async def touch(self, session: str, *, now: float, expires: float) -> None:
         async def plan(view: SessionView) -> SessionChange:
             view.root.head.check_live(now)
@@ -187,14 +185,12 @@ class ObjectStore(Store):
 
         await self._access.change(session, plan)
 
-    @operation
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
         async def plan(view: SessionView) -> SessionChange:
             return SessionChange(view.root.changed(head=view.root.head.leased_to(holder, now, until)))
 
         return (await self._access.change(session, plan)).head
 
-    @operation
     async def release(self, session: str, holder: str) -> None:
         async def plan(view: SessionView) -> SessionChange | None:
             head = view.root.head.released_by(holder)
@@ -204,11 +200,9 @@ class ObjectStore(Store):
 
     # Reading.
 
-    @operation
     async def head(self, session: str) -> Head:
         return (await self._access.fetch(session)).root.head
 
-    @operation
     async def heads(
         self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
@@ -255,20 +249,17 @@ class ObjectStore(Store):
         ]
         return sorted(heads, key=lambda head: head.age, reverse=True)
 
-    @operation
     async def children(self, session: str) -> list[Head]:
         await self._access.fetch(session)
         forks = await find_forks(self._access, session)
         return sorted((root.head for root in forks.roots), key=lambda head: head.age)
 
-    @operation
     async def load(self, session: str, at: int | None = None) -> Loaded:
         async def read(view: SessionView) -> Loaded:
             return await self._access.load(view, view.root.head.revision if at is None else at)
 
         return await self._access.read(session, read)
 
-    @operation
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
         async def read(view: SessionView) -> list[Entry]:
             last = view.root.head.revision if until is None else until
@@ -276,7 +267,6 @@ class ObjectStore(Store):
 
         return await self._access.read(session, read)
 
-    @operation
     async def find_call(self, session: str, call_id: str) -> Entry | None:
         async def read(view: SessionView) -> Entry | None:
             revision = await self._access.find_call(view, call_id)
@@ -287,7 +277,6 @@ class ObjectStore(Store):
 
         return await self._access.read(session, read)
 
-    @operation
     async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
         async def read(view: SessionView) -> dict[str, bytes]:
             return await self._access.read_blobs(view, None if digests is None else set(digests))
@@ -296,19 +285,15 @@ class ObjectStore(Store):
 
     # Removing.
 
-    @operation
     async def sweep(self, now: float) -> int:
         return await self._maintenance.sweep(now)
 
-    @operation
     async def delete(self, session: str) -> None:
         await remove(self._access, session)
 
-    @operation
     async def count(self, now: float) -> int:
         return await self._maintenance.count(now)
 
-    @operation
     async def prune(self, session: str, below: int) -> int:
         gone = 0
 
@@ -320,7 +305,6 @@ class ObjectStore(Store):
         await self._access.change(session, plan)
         return gone
 
-    @operation
     async def size(self, session: str) -> Size:
         return _size((await self._access.fetch(session)).root)
 

@@ -9,7 +9,7 @@ from functools import partial
 from urllib.parse import unquote
 
 from stateroom.errors import BadData, UnknownSession
-from stateroom.store.concurrency import Gate, in_turn
+from stateroom.store.concurrency import Gate, gated, in_turn
 from stateroom.store.contract import Maintenance, Store
 from stateroom.store.records import Head, Record, Size, Snapshot, lost_fork, lost_parts
 from stateroom.store.redis.connection import RedisLink
@@ -24,6 +24,7 @@ _SPECIAL = re.compile(r"([*?\[\]\\^])")
 """Special characters in a pattern of keys."""
 
 
+@gated
 class RedisMaintenance(Maintenance):
     """Maintenance of a store in Redis."""
 
@@ -31,15 +32,14 @@ class RedisMaintenance(Maintenance):
         self, store: Store, gate: Gate, link: RedisLink, index: SessionIndex, lifetimes: Lifetimes, prefix: str
     ) -> None:
         super().__init__(store)
-        self._gate = gate
+        self.gate = gate
         self._link = link
         self._index = index
         self._lifetimes = lifetimes
         self._prefix = prefix
 
     async def export(self, session: str) -> Record:
-        with self._gate:
-            return await self.read_all(session)
+        return await self.read_all(session)
 
     async def read_all(self, session: str) -> Record:
         """All of a session."""
@@ -66,12 +66,11 @@ class RedisMaintenance(Maintenance):
         return Size(sizes["entries"].rows, sum(sizes[kind].bytes for kind in ("entries", "snapshots", "blobs")))
 
     async def sizes(self) -> dict[str, Size]:
-        with self._gate:
-            total = dict.fromkeys(KINDS, Size(0, 0))
-            members = await self._index.all()
-            for sizes in await in_turn([from_member(member)[0] for member in members], self._measure, MANY):
-                total = {kind: total[kind] + sizes[kind] for kind in KINDS}
-            return {**total, "index": Size(len(members), await self._index.memory())}
+        total = dict.fromkeys(KINDS, Size(0, 0))
+        members = await self._index.all()
+        for sizes in await in_turn([from_member(member)[0] for member in members], self._measure, MANY):
+            total = {kind: total[kind] + sizes[kind] for kind in KINDS}
+        return {**total, "index": Size(len(members), await self._index.memory())}
 
     async def _measure(self, session: str) -> dict[str, Size]:
         """The sizes of a session's parts; `sessions` has one row, or none if it is gone."""
@@ -85,10 +84,9 @@ class RedisMaintenance(Maintenance):
     # Orphans.
 
     async def orphans(self) -> list[str]:
-        with self._gate:
-            found = await self._find_orphans()
-            # What is under way can look like an orphan, but not twice.
-            return [what for what in await self._find_orphans() if what in found] if found else []
+        found = await self._find_orphans()
+        # What is under way can look like an orphan, but not twice.
+        return [what for what in await self._find_orphans() if what in found] if found else []
 
     async def _find_orphans(self) -> list[str]:
         there = await self._survey()
@@ -115,16 +113,15 @@ class RedisMaintenance(Maintenance):
 
     async def vacuum(self) -> None:
         """Correct the index and the sets of forks, and remove data without a session; Redis frees memory by itself."""
-        with self._gate:
-            there = await self._survey()
-            born = {to_member(head.id, birth) for head, birth in there.sessions.values()}
-            await self._lifetimes.settle([member for member in await self._index.all() if member not in born])
-            await in_turn(there.sessions.values(), lambda kept: self._lifetimes.repair(*kept), MANY)
-            for session, members in there.forks.items():
-                await asyncio.gather(*(self._lifetimes.disown(session, member) for member in members))
-            for session, what in there.parts_alone():
-                keys = self._lifetimes.keys(session)
-                await self._link.run(CLEAR, (keys.session, f"{keys.session}:{what}"))
+        there = await self._survey()
+        born = {to_member(head.id, birth) for head, birth in there.sessions.values()}
+        await self._lifetimes.settle([member for member in await self._index.all() if member not in born])
+        await in_turn(there.sessions.values(), lambda kept: self._lifetimes.repair(*kept), MANY)
+        for session, members in there.forks.items():
+            await asyncio.gather(*(self._lifetimes.disown(session, member) for member in members))
+        for session, what in there.parts_alone():
+            keys = self._lifetimes.keys(session)
+            await self._link.run(CLEAR, (keys.session, f"{keys.session}:{what}"))
 
     async def _survey(self) -> _Survey:
         """All keys under our prefix; not of one moment."""

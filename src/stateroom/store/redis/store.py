@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from stateroom.errors import ForeignStore, UnknownSession
-from stateroom.store.concurrency import Gate
+from stateroom.store.concurrency import Gate, gated
 from stateroom.store.contract import Store
 from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, filter_newest
 from stateroom.store.records import (
@@ -44,6 +44,7 @@ VERSION = 1
 """The version of the layout, raised when older code could no longer read it."""
 
 
+@gated
 class RedisStore(Store):
     """Sessions in Redis or Valkey.
 
@@ -65,11 +66,11 @@ class RedisStore(Store):
         self._prefix = prefix
         self._index = SessionIndex(link, prefix)
         self._lifetimes = Lifetimes(link, self._index, prefix)
-        self._gate = Gate(f"the store on {link.place}")
+        self.gate = Gate(f"the store on {link.place}")
 
     @property
     def maintenance(self) -> RedisMaintenance:
-        return RedisMaintenance(self, self._gate, self._link, self._index, self._lifetimes, self._prefix)
+        return RedisMaintenance(self, self.gate, self._link, self._index, self._lifetimes, self._prefix)
 
     @classmethod
     async def open(cls, url: str) -> Self:
@@ -82,7 +83,7 @@ class RedisStore(Store):
         return cls(link, prefix)
 
     async def close(self) -> None:
-        await self._gate.close()
+        await self.gate.close()
         await self._link.close()
 
     def _keys(self, session: str) -> SessionKeys:
@@ -91,84 +92,77 @@ class RedisStore(Store):
     # Writing.
 
     async def put(self, record: Record, *, new: bool = False) -> None:
-        with self._gate:
-            await (self._lifetimes.create(record) if new else self._lifetimes.restore(record))
+        await (self._lifetimes.create(record) if new else self._lifetimes.restore(record))
 
     async def append(self, commit: Commit) -> None:
-        with self._gate:
-            session, entry, snapshot = commit.session, commit.entry, commit.snapshot
-            names = self._keys(session)
-            keys: tuple[str, ...] = (names.session,)
-            revision, call = entry.revision, entry.call_id
-            more: tuple[Word, ...] = ()
-            if snapshot is not None:
-                keys = (names.session, names.snapshots)
-                more = (flag(commit.closes), str(snapshot.revision), snapshot.body)
-            elif commit.blobs or commit.closes or commit.phase is not None or commit.reward is not None:
-                more = (flag(commit.closes), "", "")
-            if more:
-                more += (optional("phase", commit.phase), optional("reward", commit.reward))
-            for blob in commit.blobs.items():
-                more += blob
-            words = (
-                str(revision - 1),
-                str(revision),
-                str(commit.fence),
-                time(entry.at),
-                pack_entry(entry),
-                "" if commit.expires is None else time(commit.expires),
-                "" if call is None else f"c:{call}",
-                *more,
-            )
-            await self._write(scripts.APPEND, session, keys, *words, entry=entry)
+        session, entry, snapshot = commit.session, commit.entry, commit.snapshot
+        names = self._keys(session)
+        keys: tuple[str, ...] = (names.session,)
+        revision, call = entry.revision, entry.call_id
+        more: tuple[Word, ...] = ()
+        if snapshot is not None:
+            keys = (names.session, names.snapshots)
+            more = (flag(commit.closes), str(snapshot.revision), snapshot.body)
+        elif commit.blobs or commit.closes or commit.phase is not None or commit.reward is not None:
+            more = (flag(commit.closes), "", "")
+        if more:
+            more += (optional("phase", commit.phase), optional("reward", commit.reward))
+        for blob in commit.blobs.items():
+            more += blob
+        words = (
+            str(revision - 1),
+            str(revision),
+            str(commit.fence),
+            time(entry.at),
+            pack_entry(entry),
+            "" if commit.expires is None else time(commit.expires),
+            "" if call is None else f"c:{call}",
+            *more,
+        )
+        await self._write(scripts.APPEND, session, keys, *words, entry=entry)
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
-        with self._gate:
-            keys = (self._keys(session).session,)
-            await self._write(scripts.TOUCH, session, keys, time(now), time(expires))
+        keys = (self._keys(session).session,)
+        await self._write(scripts.TOUCH, session, keys, time(now), time(expires))
 
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
-        with self._gate:
-            keys = (self._keys(session).session,)
-            fields = await self._run(scripts.LEASE, session, keys, holder, time(now), time(until))
-            return unpack_head(session, fields)
+        keys = (self._keys(session).session,)
+        fields = await self._run(scripts.LEASE, session, keys, holder, time(now), time(until))
+        return unpack_head(session, fields)
 
     async def release(self, session: str, holder: str) -> None:
-        with self._gate:
-            await self._run(scripts.RELEASE, session, (self._keys(session).session,), holder, time(0.0))
+        await self._run(scripts.RELEASE, session, (self._keys(session).session,), holder, time(0.0))
 
     async def _write(
         self, script: scripts.Script, session: str, keys: Sequence[str], *words: Word, entry: Entry | None = None
     ) -> None:
         """Run a script that may move the expiry: its ancestors must live longer, and the index must know."""
-        while is_held_back(answer := await self._run(script, session, keys, *words, entry=entry)):
+        while is_held_back(answer := await self._link.run(script, keys, *words)):
             await self._lifetimes.hold(session, answer)
+        if isinstance(answer, bytes):
+            raise refusal(answer.decode(), session, entry)
         if answer is not None:
             await self._lifetimes.take_note(session, answer)
 
-    async def _run(
-        self, script: scripts.Script, session: str, keys: Sequence[str], *words: Word, entry: Entry | None = None
-    ) -> Any:
+    async def _run(self, script: scripts.Script, session: str, keys: Sequence[str], *words: Word) -> Any:
         """Run a script; an answer in one word is a refusal."""
         answer = await self._link.run(script, keys, *words)
         if isinstance(answer, bytes):
-            raise refusal(answer.decode(), session, entry)
+            raise refusal(answer.decode(), session)
         return answer
 
     # Reading.
 
     async def head(self, session: str) -> Head:
-        with self._gate:
-            fields = await self._link.ask("HMGET", self._keys(session).session, *HEAD)
-            if fields[0] is None:
-                raise UnknownSession(session)
-            return unpack_head(session, fields)
+        fields = await self._link.ask("HMGET", self._keys(session).session, *HEAD)
+        if fields[0] is None:
+            raise UnknownSession(session)
+        return unpack_head(session, fields)
 
     async def heads(
         self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
-        with self._gate:
-            return await filter_newest(self._newest, wanted, order, after, limit)
+        return await filter_newest(self._newest, wanted, order, after, limit)
 
     async def _newest(self, environment: str | None, after: Head | None, limit: int) -> list[Head]:
         heads: list[Head] = []
@@ -185,26 +179,23 @@ class RedisStore(Store):
         return heads[:limit]
 
     async def children(self, session: str) -> list[Head]:
-        with self._gate:
-            keys = self._keys(session)
-            there, members = await asyncio.gather(
-                self._link.ask("EXISTS", keys.session), self._link.ask("SMEMBERS", keys.forks)
-            )
-            if not there:
-                raise UnknownSession(session)
-            return sorted(await self._lifetimes.heads(list(members)), key=lambda head: head.age)
+        keys = self._keys(session)
+        there, members = await asyncio.gather(
+            self._link.ask("EXISTS", keys.session), self._link.ask("SMEMBERS", keys.forks)
+        )
+        if not there:
+            raise UnknownSession(session)
+        return sorted(await self._lifetimes.heads(list(members)), key=lambda head: head.age)
 
     async def load(self, session: str, at: int | None = None) -> Loaded:
-        with self._gate:
-            fields, revision, body, entries = await self._read(session, at, "")
-            snapshot = Snapshot(int(revision), body) if revision is not None else None
-            read = [unpack_entry(session, entry) for entry in entries]
-            return Loaded(unpack_head(session, fields), snapshot, read)
+        fields, revision, body, entries = await self._read(session, at, "")
+        snapshot = Snapshot(int(revision), body) if revision is not None else None
+        read = [unpack_entry(session, entry) for entry in entries]
+        return Loaded(unpack_head(session, fields), snapshot, read)
 
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
-        with self._gate:
-            *_, entries = await self._read(session, until, str(after))
-            return [unpack_entry(session, entry) for entry in entries]
+        *_, entries = await self._read(session, until, str(after))
+        return [unpack_entry(session, entry) for entry in entries]
 
     async def _read(self, session: str, until: int | None, after: str) -> Any:
         keys = self._keys(session)
@@ -212,45 +203,38 @@ class RedisStore(Store):
         return await self._run(scripts.READ, session, (keys.session, keys.snapshots), last, after)
 
     async def find_call(self, session: str, call_id: str) -> Entry | None:
-        with self._gate:
-            answer = await self._run(scripts.FIND_CALL, session, (self._keys(session).session,), f"c:{call_id}")
-            return None if answer is None else unpack_entry(session, answer[0])
+        answer = await self._run(scripts.FIND_CALL, session, (self._keys(session).session,), f"c:{call_id}")
+        return None if answer is None else unpack_entry(session, answer[0])
 
     async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
-        with self._gate:
-            if digests is None:
-                return (await self.maintenance.read_all(session)).blobs
-            fields = [f"b:{digest}" for digest in digests]
-            there, *bodies = await self._link.ask("HMGET", self._keys(session).session, "birth", *fields)
-            if there is None:
-                raise UnknownSession(session)
-            return {digest: body for digest, body in zip(digests, bodies, strict=True) if body is not None}
+        if digests is None:
+            return (await self.maintenance.read_all(session)).blobs
+        fields = [f"b:{digest}" for digest in digests]
+        there, *bodies = await self._link.ask("HMGET", self._keys(session).session, "birth", *fields)
+        if there is None:
+            raise UnknownSession(session)
+        return {digest: body for digest, body in zip(digests, bodies, strict=True) if body is not None}
 
     async def size(self, session: str) -> Size:
-        with self._gate:
-            return await self.maintenance.session_size(session)
+        return await self.maintenance.session_size(session)
 
     async def count(self, now: float) -> int:
-        with self._gate:
-            return await self._lifetimes.count(now)
+        return await self._lifetimes.count(now)
 
     # Removing.
 
     async def prune(self, session: str, below: int) -> int:
-        with self._gate:
-            keys = self._keys(session)
-            answer = await self._run(scripts.PRUNE, session, (keys.session, keys.snapshots), str(below))
-            if answer is None:
-                raise no_snapshot(session, below)
-            return int(answer)
+        keys = self._keys(session)
+        answer = await self._run(scripts.PRUNE, session, (keys.session, keys.snapshots), str(below))
+        if answer is None:
+            raise no_snapshot(session, below)
+        return int(answer)
 
     async def sweep(self, now: float) -> int:
-        with self._gate:
-            return await self._lifetimes.sweep(now)
+        return await self._lifetimes.sweep(now)
 
     async def delete(self, session: str) -> None:
-        with self._gate:
-            await self._lifetimes.delete(session)
+        await self._lifetimes.delete(session)
 
 
 async def _check_version(link: RedisLink, key: str) -> None:
