@@ -112,7 +112,7 @@ def test_what_is_not_a_price_is_refused(text: str) -> None:
         Price.parse(text)
 
 
-def measured(found: dict[str, Any]) -> set[str]:
+def measured(found: Any) -> set[str]:
     return {key.partition("/")[2] for key in found["agent_metrics"] if key.startswith("mean/")}
 
 
@@ -191,7 +191,7 @@ def test_what_is_run_once_has_no_repeats() -> None:
 )
 def test_confidence_intervals_are_those_of_students_t_distribution(freedom: int, bound: float) -> None:
     rows = [{**row(0, float(rollout % 2)), "_ng_rollout_index": rollout} for rollout in range(freedom + 1)]
-    found = aggregate(rows)["agent_metrics"]
+    found: Any = aggregate(rows)["agent_metrics"]
     width = found["ci_high_95_across_repeats/mean/reward"] - found["mean_across_repeats/mean/reward"]
     assert width / found["se_across_repeats/mean/reward"] == pytest.approx(bound, rel=1e-8)
 
@@ -282,7 +282,7 @@ def test_metrics_are_those_that_are_computed_by_hand(rows: list[dict[str, Any]])
     several = sorted(repeats) if len(repeats) > 1 else []
     assert [repeat["_ng_rollout_index"] for repeat in found["repeat_level_metrics"]] == several
     for repeat in found["repeat_level_metrics"]:
-        counted = repeats[repeat["_ng_rollout_index"]]
+        counted: Any = repeats[repeat["_ng_rollout_index"]]  # type: ignore[index]
         assert repeat.items() >= summary([*counted.values()], **SUMMARY).items()
         assert (repeat["sample_count"], repeat["missing_count"]) == (len(counted), len(tasks) - len(counted))
     means = defaultdict(list)

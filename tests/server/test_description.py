@@ -279,7 +279,7 @@ class TestDocument:
 
     async def test_is_made_once_and_when_asked_for(self, serve: Any, monkeypatch: Any) -> None:
         made: list[Document] = []
-        make = routes.document
+        make = routes.document  # type: ignore[attr-defined]
 
         def counted(*given: Any, **more: Any) -> Document:
             made.append(make(*given, **more))

@@ -155,7 +155,7 @@ async def test_what_tools_emit_is_in_the_log(session: Session[Account], store: S
 async def test_the_log_as_json_has_the_events(session: Session[Account], store: Store) -> None:
     await session.call("deposit", {"amounts": [1]})
     [_, data] = [entry_data(*step) async for step in Transcript(store, session.id).read()]
-    assert data["events"] == [["deposited", 1, {"amount": 1, "at": "2024-01-02T12:00:00Z", "proof": "_w=="}]]
+    assert dict(data)["events"] == [["deposited", 1, {"amount": 1, "at": "2024-01-02T12:00:00Z", "proof": "_w=="}]]
     assert [change["text"] for change in data["changes"]] == [
         "balance: 10 → 11",
         'since: null → "2024-01-02T12:00:00Z"',

@@ -40,7 +40,7 @@ def turn_over(state: Desk) -> None:
     state.tags.add("new")
 
 
-def told(changes: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+def told(changes: Any) -> list[tuple[Any, ...]]:
     return [(each["place"], each["kind"], each["before"], each["after"]) for each in changes]
 
 
