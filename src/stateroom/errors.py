@@ -159,13 +159,20 @@ class NotFound(StateroomError, status=404, code="not_found"):
     """A name given by the user (an environment, a policy, a file) does not exist."""
 
 
+class MissingPackage(NotFound):
+    """A part of Stateroom needs a package that is not installed."""
+
+    def __init__(self, what: str, package: str | None, install: str) -> None:
+        super().__init__(f"{what} needs {package}: pip install {install}")
+
+
 @contextmanager
 def needs(what: str, extra: str) -> Iterator[None]:
     """Imports of packages that come with an extra."""
     try:
         yield
     except ImportError as error:
-        raise NotFound(f"{what} needs {error.name}: pip install 'stateroom[{extra}]'") from error
+        raise MissingPackage(what, error.name, f"'stateroom[{extra}]'") from error
 
 
 class BadConfig(StateroomError):
@@ -265,6 +272,10 @@ class Conflict(SessionError, status=409, code="conflict", failure="store", trans
     def __init__(self, session: str, revision: int, message: str | None = None) -> None:
         super().__init__(session, message or f"session {session!r} is no longer at revision {revision}")
         self.revision = revision
+
+
+class Contradiction(StateroomError, status=409, code="conflict"):
+    """A request contradicts what its client, or its session, has done before: the same again is refused, too."""
 
 
 class DuplicateCall(SessionError):

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from stateroom.agent.agent import ASK_USER, AgentLog, Outcome, Tools, Workspace
 from stateroom.environment import Injectable, Tool, make_tool, tool
-from stateroom.errors import Conflict, DefinitionError, InvalidArguments, ToolError
+from stateroom.errors import DefinitionError, InvalidArguments, ToolError
 from stateroom.model import Item, function_call_output
 from stateroom.session import MAX_READS, Result
 from stateroom.state import State, to_json
@@ -71,6 +71,10 @@ class Outcomes:
         self.results.append(function_call_output(call.item["call_id"], output_text(outcome)))
 
 
+class AgentCancelled(Exception):
+    """Somebody has cancelled the agent while it ran calls."""
+
+
 async def carry_out(
     workspace: Workspace, log: AgentLog, calls: Sequence[ToolCall], outcomes: Outcomes, *, asks: bool = False
 ) -> None:
@@ -80,7 +84,7 @@ async def carry_out(
     """
     for batch in _batches(workspace, calls):
         if log.status.phase == "cancelled":
-            raise Conflict("", 0, "the agent was cancelled")
+            raise AgentCancelled
         read = workspace.reads(batch[0].item["name"])
         if outcomes.volatile and not read:
             return

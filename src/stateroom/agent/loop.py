@@ -17,7 +17,7 @@ import msgspec
 from msgspec import structs
 
 from stateroom.agent.agent import ASK_USER, Agent, AgentLog, Workspace
-from stateroom.agent.calls import Outcomes, ToolCall, carry_out
+from stateroom.agent.calls import AgentCancelled, Outcomes, ToolCall, carry_out
 from stateroom.agent.context import Anchor
 from stateroom.agent.plan import Planner, plan_tools
 from stateroom.agent.transcripts import Times, WholeConversation
@@ -170,7 +170,7 @@ class _Turn:
             self._until = asyncio.get_running_loop().time() + self._agent.deadline
         try:
             await self._work()
-        except Conflict:
+        except (Conflict, AgentCancelled):
             if self._log.status.phase != "cancelled":
                 raise
             self._status = self._log.status

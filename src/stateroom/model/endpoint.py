@@ -11,7 +11,7 @@ from math import isfinite
 from time import time
 from typing import Any, Literal, NamedTuple
 
-from stateroom.errors import ModelFailed, NotFound
+from stateroom.errors import MissingPackage, ModelFailed
 from stateroom.model.address import NO_KEY, ModelAddress
 from stateroom.model.model import Request
 from stateroom.session import parsed
@@ -19,7 +19,7 @@ from stateroom.session import parsed
 try:
     import openai
 except ModuleNotFoundError as error:
-    raise NotFound(f"remote models need {error.name}: pip install 'stateroom[openai]'") from error
+    raise MissingPackage("a remote model", error.name, "'stateroom[openai]'") from error
 
 API = Literal["responses", "chat"]
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from stateroom.errors import ModelFailed, NotFound
+from stateroom.errors import MissingPackage, ModelFailed, NotFound
 from stateroom.model.items import message
 from stateroom.model.local_prompt import AnswerFormat, messages_for
 from stateroom.model.model import Answer, Model, Request
@@ -105,7 +105,7 @@ class LlamaEngine:
 
     def _check(self) -> None:
         if find_spec("xllamacpp") is None:
-            raise NotFound("a local model needs xllamacpp: pip install 'stateroom[local]'")
+            raise MissingPackage("a local model", "xllamacpp", "'stateroom[local]'")
         if not self.path.is_file():
             raise NotFound(f"there is no file {self.path}")
         with self.path.open("rb") as file:

@@ -51,7 +51,7 @@ RUNNERS_PREFIXES = ("_ng_", "_stateroom_")
 """Fields of a row that are the runner's, and that no verdict replaces."""
 
 
-class Change(NamedTuple):
+class RewardChange(NamedTuple):
     """A reward before and after."""
 
     task: int
@@ -74,7 +74,7 @@ class RescoreReport:
 
     rows: Sequence[Row] = ()
     """The scored rows: the measurements of each, and its indices."""
-    changes: list[Change] = field(default_factory=list)
+    changes: list[RewardChange] = field(default_factory=list)
     """The rewards before and after, of the rows that had one before."""
     reasons: Counter[str] = field(default_factory=Counter)
     """Why rows were refused, with the number of rows per reason."""
@@ -99,7 +99,7 @@ class RescoreReport:
 
     def tasks(self) -> list[TaskChange]:
         """The tasks whose mean reward has changed, the largest changes first."""
-        by_task: dict[int, list[Change]] = defaultdict(list)
+        by_task: dict[int, list[RewardChange]] = defaultdict(list)
         for change in self.changes:
             by_task[change.task].append(change)
         means = (
@@ -244,7 +244,7 @@ def _read_changes(report: RescoreReport, index: RunIndex) -> None:
     """Fill the report with what rescored rows say."""
     report.rows = Search(index).measured()
     rewards = index.select("SELECT task, before, reward FROM rows WHERE before NOTNULL AND reward NOTNULL ORDER BY id")
-    report.changes = [Change(*row) for row in rewards]
+    report.changes = [RewardChange(*row) for row in rewards]
     [(report.edited,)] = index.select("SELECT count(*) FROM rows WHERE edited")
 
 

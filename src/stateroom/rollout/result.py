@@ -14,7 +14,7 @@ from typing import Any
 from weakref import finalize
 
 from stateroom.environment import SyncSessions, variant_of
-from stateroom.errors import NotFound
+from stateroom.errors import MissingPackage, NotFound
 from stateroom.model import Item
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.index import RunIndex
@@ -200,7 +200,7 @@ def _imported(module: str, what: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError:
         package = module.partition(".")[0]
-        raise NotFound(f"{what} needs {package}: pip install {package}") from None
+        raise MissingPackage(what, package, package) from None
 
 
 def _columns(row: Row) -> Row:

@@ -28,7 +28,7 @@ from stateroom.agent import (
     recall,
 )
 from stateroom.environment import ENV_ARGS, Environment
-from stateroom.errors import Busy, Conflict, ModelFailed, NotFound, SessionLeased, StateroomError
+from stateroom.errors import Busy, Contradiction, ModelFailed, NotFound, SessionLeased, StateroomError
 from stateroom.model import Answer, ModelSource, open_model, with_whole_prompts
 from stateroom.rollout import (
     EPOCH,
@@ -255,7 +255,7 @@ class AgentAPI:
         tools = [*wanted.tools] or self.plan.tools_for({})
         trajectory = (await act(session, log, agent, tools, wanted.items)).following(before)
         if trajectory.status == "waiting":
-            raise Conflict("", 0, "a tool asks a person, whom nobody asks here; use /run, or a thread")
+            raise Contradiction("a tool asks a person, whom nobody asks here; use /run, or a thread")
         if trajectory.status == "failed":  # when the request was sent before
             raise ModelFailed(trajectory.reason)
         return trajectory
@@ -353,9 +353,9 @@ def _episode_id(request: HTTPRequest, row: Row) -> str | None:
     return f"{found}-a{attempt}" if attempt else found
 
 
-def _waits(session: Session[Any]) -> Conflict:
+def _waits(session: Session[Any]) -> Contradiction:
     problem = (
         f"the agent waits for input in session {session.id}: answer it with POST /admin/sessions/{session.id}/answer, "
         "and send this request again with the same id; an episode without one has ended"
     )
-    return Conflict(session.id, session.revision, problem)
+    return Contradiction(problem)

@@ -12,7 +12,7 @@ from typing import Any
 from stateroom.environment import Environment, Tool
 from stateroom.errors import (
     BadTask,
-    Conflict,
+    Contradiction,
     EnvironmentFailed,
     SessionClosed,
     SessionError,
@@ -289,7 +289,7 @@ class ServedEnvironment:
         """Admit a request of a client without a session; with one it may be the call of a model, and is refused."""
         held = self._held(request)
         if held is not None:
-            raise Conflict(held, 0, "this client has a session already: send no cookie here")
+            raise Contradiction("this client has a session already: send no cookie here")
 
     def _held(self, request: HTTPRequest) -> str | None:
         """The subject of the request's token. One that is not valid is ignored: it gives access to nothing."""
@@ -297,7 +297,7 @@ class ServedEnvironment:
         with suppress(Unauthorized):
             found = self.cookies.read(request)
         if found is None and self._has_foreign(request):
-            raise Conflict("", 0, "this client has a session of another environment: send no cookie to seed one here")
+            raise Contradiction("this client has a session of another environment: send no cookie to seed one here")
         self.keys.admit(request, found and found.token)
         return found.subject if found else None
 
@@ -306,11 +306,9 @@ class ServedEnvironment:
             return await self.new_session(request, row)
         key = row.get("seed_key")
         if not self.gym_compat and not (isinstance(key, str) and self.signer.is_seed_key(held, key)):
-            raise Conflict(
-                held,
-                0,
+            raise Contradiction(
                 "this client has a session already: send no cookie to seed another one, or the seed_key that the reply "
-                "to its seeding gave, to seed it again",
+                "to its seeding gave, to seed it again"
             )
         row = {name: value for name, value in row.items() if name != "seed_key"}
         if self.stateless:
@@ -369,7 +367,7 @@ class ServedEnvironment:
         """
         ids = self.signer.session_ids(name)
         if held is not None and held.partition("~")[0] not in ids:
-            raise Conflict(held, 0, "this client has a session already: send no cookie to seed another one")
+            raise Contradiction("this client has a session already: send no cookie to seed another one")
         key = await self._seed_once(request, row, ids, held)
         if typed:
             tools = self._addresses(request)["mcp"]
@@ -403,7 +401,7 @@ class ServedEnvironment:
     ) -> Session[Any]:
         """The session that has one of these ids, or else a new one; a closed one too, if it may have `ended`.
 
-        Raises `Conflict` if it was seeded with another row.
+        Raises `Contradiction` if it was seeded with another row.
         """
         session = await self.first_session(ids, include_closed=ended)
         if session is None:
@@ -417,7 +415,7 @@ class ServedEnvironment:
         seeded = read_entry(await History(store).seed(await store.head(session.id)))
         if seeded.input != row and not deep_equal(seeded.input, row):
             problem = "a session of this name was seeded with another task; use another name"
-            raise Conflict(session.id, session.revision, problem)
+            raise Contradiction(problem)
         return session
 
     async def named_session(self, name: str, row: dict[str, Any]) -> Session[Any]:
@@ -518,7 +516,7 @@ class ServedEnvironment:
         A client that holds a session's token can close no other session.
         """
         for session_id in [held] if held in ids else ids:
-            other = Conflict(session_id, 0, "this cookie is of another session than the one that the body names")
+            other = Contradiction("this cookie is of another session than the one that the body names")
             try:
                 session = await self.sessions.open(session_id)
             except UnknownSession:

@@ -32,7 +32,7 @@ from mcp_types import (
 )
 
 from stateroom.environment import Environment, Tool
-from stateroom.errors import Conflict, InvalidArguments, NotFound, Unauthorized
+from stateroom.errors import Contradiction, InvalidArguments, NotFound, Unauthorized
 from stateroom.rollout import example_file, read_tasks
 from stateroom.server.asgi import REQUEST
 from stateroom.server.environment import ServedEnvironment
@@ -222,9 +222,7 @@ class ToolServer:
         connection = self._connection_of(request) or token_hex(16).encode()
         ids = self._ids_of(connection)
         if await self.served.first_session(ids) is not None:
-            raise Conflict(
-                ids[0], 0, "this connection has its session already: open another connection for another one"
-            )
+            raise Contradiction("this connection has its session already: open another connection for another one")
         session, _ = await self.served.new_session(request, row, session_id=ids[0])
         request.set_cookie = self._cookie + b"=" + connection + (SECURE if request.secure else INSECURE)
         asked = row.get("responses_create_params", {})

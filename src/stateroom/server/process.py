@@ -30,7 +30,7 @@ from uvicorn.supervisors.basereload import BaseReload
 from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess
 
 from stateroom.environment import Environment, make_environment
-from stateroom.errors import CannotListen, NotFound, shortened
+from stateroom.errors import CannotListen, MissingPackage, shortened
 from stateroom.model import input_items, text_of
 from stateroom.server.app import Application
 from stateroom.server.options import ApplicationOptions
@@ -129,7 +129,7 @@ def run_stdio(
     try:
         from stateroom.server.mcp import serve_stdio  # noqa: PLC0415 - this imports the MCP SDK
     except ImportError as error:
-        raise NotFound(f"MCP needs version 2 of {error.name}: pip install 'stateroom[mcp]'") from error
+        raise MissingPackage("MCP", f"version 2 of {error.name}", "'stateroom[mcp]'") from error
 
     async def serve() -> None:
         async with open_store(store) as opened:

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from stateroom.agent import ItemPage, OnItems, Thread, ThreadEnvironment, Threads, Trajectory, TurnStatus
 from stateroom.environment import Environment
-from stateroom.errors import Conflict, Unauthorized
+from stateroom.errors import Contradiction, Unauthorized
 from stateroom.model import Item
 from stateroom.server import api
 from stateroom.server.access import check_admin
@@ -200,7 +200,7 @@ class ThreadsAPI:
     def _admit_newcomer(self, request: HTTPRequest) -> None:
         if any(served.cookies.missing(request) for served in self.services.environments.values()):
             # A model's calls have its session's cookie, and it must not get more.
-            raise Conflict("", 0, "this client has a session already: send no cookie to create a thread")
+            raise Contradiction("this client has a session already: send no cookie to create a thread")
         self.services.keys.admit(request, None)
 
     def _admit_operator(self, request: HTTPRequest) -> None:

@@ -240,8 +240,8 @@ class Session(Generic[S]):
         same verdict. If the verifier read the response, verifying again with another one raises `SessionSealed`:
         otherwise a model that can reach `verify` could submit a better response first.
         `row` is the task row as the caller has it: it gives the fields that the row lacked when it was seeded, if any,
-        and raises `Conflict` if another field has another value than it was seeded with. `by` is the person who asks,
-        for the log.
+        and raises `Contradiction` if another field has another value than it was seeded with. `by` is the person who
+        asks, for the log.
         """
         cached = self._open.cached
         async with cached.lock:

@@ -8,7 +8,15 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from stateroom.errors import BadVerdict, Conflict, DuplicateCall, InvalidArguments, SessionClosed, SessionSealed
+from stateroom.errors import (
+    BadVerdict,
+    Conflict,
+    Contradiction,
+    DuplicateCall,
+    InvalidArguments,
+    SessionClosed,
+    SessionSealed,
+)
 from stateroom.session.agent import SessionAgent
 from stateroom.session.cache import OpenSession
 from stateroom.session.commit import RetryCommit
@@ -50,7 +58,7 @@ class Verification:
         return verdict
 
     def _added_fields(self) -> dict[str, Any]:
-        """The fields of the given row that the seeded one lacks; `Conflict` if another one contradicts it."""
+        """The fields of the given row that the seeded one lacks; `Contradiction` if another one contradicts it."""
         if not self._row:
             return {}
         cached, row = self._cached, self._row
@@ -70,7 +78,7 @@ class Verification:
                 told = (
                     f"{name}: the session was seeded with another value; verify it with the row that it was seeded with"
                 )
-                raise Conflict(cached.head.id, cached.head.revision, told)
+                raise Contradiction(told)
         return added
 
     async def _judge(self, response: Any, added: dict[str, Any]) -> tuple[Verdict, dict[str, Any]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from stateroom.agent import Agent, Threads
-from stateroom.errors import Conflict, StateroomError
+from stateroom.errors import Contradiction, StateroomError
 from stateroom.model import ModelSource
 from stateroom.server import (
     Action,
@@ -70,7 +70,7 @@ class Continuations:
     async def start(self, session: str, body: Continuation) -> ContinuationStatus:
         """Let the model continue a session; a checkpoint in its log names the person."""
         if session in self._tasks or session in self._starting:
-            raise Conflict(session, 0, "a model continues this session already; stop it first")
+            raise Contradiction("a model continues this session already; stop it first")
         self._starting.add(session)
         try:
             served = await self._services.environment_of(session)

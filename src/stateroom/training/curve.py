@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stateroom.errors import NotFound
+from stateroom.errors import MissingPackage
 from stateroom.jsonl import line_of, parse_object, read_lines
 
 Figures = dict[str, float]
@@ -47,5 +47,5 @@ def _summary_writer(folder: Path, start: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - for this alone
     except ModuleNotFoundError as error:
-        raise NotFound(f"TensorBoard needs {error.name}: pip install tensorboard") from error
+        raise MissingPackage("TensorBoard", error.name, "tensorboard") from error
     return SummaryWriter(str(folder), purge_step=start)

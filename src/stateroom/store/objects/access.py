@@ -13,7 +13,7 @@ from stateroom.lru import LRU
 from stateroom.pauses import Pauses
 from stateroom.store.objects import layout
 from stateroom.store.objects.backend import Missing, Moved, ObjectBackend, Version
-from stateroom.store.objects.layout import Gone, LogRun, Root, RunIndex, Segment
+from stateroom.store.objects.layout import Gone, LogRun, Root, LogIndex, Segment
 from stateroom.store.records import DAMAGE, Entry, Loaded, Record, Snapshot, damaged
 
 P = ParamSpec("P")
@@ -37,7 +37,7 @@ class SessionView(NamedTuple):
 
     root: Root
     version: Version
-    indexes: dict[str, RunIndex]
+    indexes: dict[str, LogIndex]
     """Indexes of its segments that have been read; they never change."""
 
 
@@ -47,7 +47,7 @@ class SessionChange(NamedTuple):
     root: Root
     parts: Sequence[Part] = ()
     dead: Sequence[str] = ()
-    indexes: dict[str, RunIndex] = {}
+    indexes: dict[str, LogIndex] = {}
     """Indexes of the segments among the parts."""
 
 
@@ -88,7 +88,7 @@ class Access:
         self._views.pop(session, None)
         return UnknownSession(session)
 
-    def remember(self, root: Root, version: Version, indexes: dict[str, RunIndex] | None = None) -> SessionView:
+    def remember(self, root: Root, version: Version, indexes: dict[str, LogIndex] | None = None) -> SessionView:
         """Cache a session as it is now, for the next change."""
         session = root.head.id
         known = self._views.get(session)
@@ -226,7 +226,7 @@ class Access:
         index = view.indexes[segment.name] = layout.decode_index(data[segment.size :])
         return LogRun(data[: segment.size], index)
 
-    async def read_index(self, view: SessionView, segment: Segment) -> RunIndex:
+    async def read_index(self, view: SessionView, segment: Segment) -> LogIndex:
         """The index of a segment."""
         index = view.indexes.get(segment.name)
         if index is None:
@@ -234,7 +234,7 @@ class Access:
             index = view.indexes[segment.name] = layout.decode_index(data)
         return index
 
-    async def read_indexes(self, view: SessionView) -> list[RunIndex]:
+    async def read_indexes(self, view: SessionView) -> list[LogIndex]:
         """The indexes of all segments and the tail, the oldest first."""
         root = view.root
         indexes = await asyncio.gather(*(self.read_index(view, segment) for segment in root.segments))

@@ -130,7 +130,7 @@ class Blob(msgspec.Struct, frozen=True, array_like=True):
     size: int
 
 
-class RunIndex(msgspec.Struct, frozen=True, array_like=True, dict=True):
+class LogIndex(msgspec.Struct, frozen=True, array_like=True, dict=True):
     """The contents of a run of records, and the position of each."""
 
     entries: tuple[tuple[int, int, str | None], ...] = ()
@@ -144,10 +144,10 @@ class RunIndex(msgspec.Struct, frozen=True, array_like=True, dict=True):
         """The revisions of call ids."""
         return {call_id: revision for revision, _, call_id in self.entries if call_id is not None}
 
-    def moved(self, by: int) -> RunIndex:
+    def moved(self, by: int) -> LogIndex:
         """The index of the same records, `by` bytes further on."""
         entries = tuple((revision, position + by, call_id) for revision, position, call_id in self.entries)
-        return RunIndex(entries, tuple((revision, position + by) for revision, position in self.snapshots), self.blobs)
+        return LogIndex(entries, tuple((revision, position + by) for revision, position in self.snapshots), self.blobs)
 
     def span(self, after: int, until: int, size: int) -> tuple[int, int]:
         """Start and end of the entries above one revision and up to another, in a run of `size` bytes."""
@@ -164,7 +164,7 @@ class LogRun(msgspec.Struct, frozen=True, array_like=True):
     """Records in the order of their revisions, with their index."""
 
     records: bytes = b""
-    index: RunIndex = RunIndex()
+    index: LogIndex = LogIndex()
 
     @property
     def weight(self) -> int:
@@ -208,7 +208,7 @@ def make_run(entries: Sequence[Entry], snapshots: Sequence[Snapshot] = (), blobs
         body = _encode(msgspec.structs.astuple(item))
         parts += (len(body).to_bytes(4, "big"), body)
         position += 4 + len(body)
-    return LogRun(b"".join(parts), RunIndex(tuple(entry_rows), tuple(snapshot_rows), tuple(blobs)))
+    return LogRun(b"".join(parts), LogIndex(tuple(entry_rows), tuple(snapshot_rows), tuple(blobs)))
 
 
 def join(runs: Iterable[LogRun]) -> LogRun:
@@ -216,7 +216,7 @@ def join(runs: Iterable[LogRun]) -> LogRun:
     whole = LogRun()
     for run in runs:
         moved = run.index.moved(len(whole.records))
-        index = RunIndex(
+        index = LogIndex(
             whole.index.entries + moved.entries,
             whole.index.snapshots + moved.snapshots,
             whole.index.blobs + moved.blobs,
@@ -264,10 +264,10 @@ def make_segment(name: str, run: LogRun) -> tuple[Segment, bytes]:
     return segment, run.records + tail
 
 
-def decode_index(data: bytes) -> RunIndex:
+def decode_index(data: bytes) -> LogIndex:
     """The index at the end of a segment."""
     try:
-        return msgspec.msgpack.decode(data, type=RunIndex)
+        return msgspec.msgpack.decode(data, type=LogIndex)
     except msgspec.DecodeError as error:
         raise BadData(f"the index of a segment cannot be read: {error}") from error
 
