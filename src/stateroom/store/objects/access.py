@@ -13,7 +13,7 @@ from stateroom.lru import LRU
 from stateroom.pauses import Pauses
 from stateroom.store.objects import layout
 from stateroom.store.objects.backend import Missing, Moved, ObjectBackend, Version
-from stateroom.store.objects.layout import Gone, LogRun, Root, LogIndex, Segment
+from stateroom.store.objects.layout import Gone, LogIndex, LogRun, Root, Segment
 from stateroom.store.records import DAMAGE, Entry, Loaded, Record, Snapshot, damaged
 
 P = ParamSpec("P")
