@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Iterator
@@ -60,10 +61,25 @@ class Messages:
             recorded = "\n".join(sorted(known)) or "nothing; pytest --write-messages does it"
             pytest.fail(f"not a recorded text:\n{text}\nrecorded is:\n{recorded}")
 
+    def without_test(self) -> set[str]:
+        """The names under which texts are recorded that are not, or no longer, names of tests."""
+        modules = {name.partition("::")[0] for name in self.recorded}
+        tests = {
+            f"{module}::{node.name}"
+            for module in modules
+            if Path(module).exists()
+            for node in ast.walk(ast.parse(Path(module).read_text()))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+        return self.recorded.keys() - tests
+
     def write(self) -> None:
-        """Write the texts that were seen in place of those before, test by test."""
+        """Write the texts that were seen in place of those before, test by test; those of no test go."""
+        texts_of = {**self.recorded, **self.seen}
+        for name in self.without_test():
+            del texts_of[name]
         with FILE.open("w") as file:
-            for name, texts in sorted({**self.recorded, **self.seen}.items()):
+            for name, texts in sorted(texts_of.items()):
                 file.write(f"{name}\n")
                 file.writelines(f"{FIRST}{text.replace(chr(10), chr(10) + OTHER)}\n" for text in sorted(texts))
 

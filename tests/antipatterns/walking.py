@@ -21,7 +21,7 @@ ROWS = (list, tuple, set, frozenset, deque, WeakSet)
 
 ADDED = {
     "ray": ("rollout.engines.ray",),
-    "torch": ("model.transformers", "training.learner", "training.loop", "training.teacher"),
+    "torch": ("model.transformers", "training.learner", "training.loop"),
     "trl": ("adapters.trl",),
     "verl": ("adapters.verl",),
 }

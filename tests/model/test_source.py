@@ -149,7 +149,7 @@ except NotFound as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
-    assert done.stdout == "remote models need openai: pip install 'stateroom[openai]'\n"
+    assert done.stdout == "a remote model needs openai: pip install 'stateroom[openai]'\n"
 
 
 def test_choosing_loads_the_sdk_only_when_it_is_needed() -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -30,14 +30,25 @@ import torch
 from pydantic_core import to_jsonable_python
 
 from stateroom.errors import EnvironmentFailed, InvalidOption
-from stateroom.model import TransformersModel, device_name, load_network, open_model
+from stateroom.model import (
+    NO_ROW,
+    TOKEN_LISTS,
+    Answer,
+    Model,
+    ModelSource,
+    Request,
+    TransformersModel,
+    device_name,
+    load_network,
+    open_model,
+)
 from stateroom.options import stored_options
 from stateroom.rollout import find_tasks, generate_tasks, new_path
 from stateroom.session import BackgroundLoop
 from stateroom.training.curve import Curve, Figures
 from stateroom.training.learner import Learner
 from stateroom.training.options import TrainOptions
-from stateroom.training.rollouts import ENDS, Collected, Collector, Rollout, Teacher, ended_episodes, samples
+from stateroom.training.rollouts import ENDS, Collected, Collector, Rollout, ended_episodes, samples
 
 
 class Trainer:
@@ -194,3 +205,31 @@ class Trainer:
         self._learner.save(folder, self._tokenizer, {"step": step})
         if before is not None:
             shutil.rmtree(before)
+
+
+class Teacher(ModelSource):
+    """Gives each episode a policy whose answers have tokens, as if a student had written them."""
+
+    def __init__(self, policies: ModelSource, student: TransformersModel) -> None:
+        super().__init__(policies.name, policies.for_episode, policies.close)
+        self._policies = policies
+        self._student = student
+
+    def check_task(self, row: Mapping[str, Any]) -> None:
+        self._policies.check_task(row)
+
+    def for_episode(self, seed: int, row: Mapping[str, Any] = NO_ROW) -> Model:
+        return _Taught(self._policies.for_episode(seed, row), self._student)
+
+
+class _Taught(Model):
+    def __init__(self, policy: Model, student: TransformersModel) -> None:
+        self.name = policy.name
+        self._policy = policy
+        self._student = student
+
+    async def answer(self, request: Request) -> Answer:
+        answer = await self._policy.answer(request)
+        written = self._student.render_answer(answer.items)
+        tokens = (self._student.prompt_of(request), written, [0.0] * len(written))
+        return Answer([*answer.items[:-1], answer.items[-1] | dict(zip(TOKEN_LISTS, tokens, strict=True))])
