@@ -165,7 +165,7 @@ def change_at_random(state: World, seed: float) -> None:
 def test_long_histories_with_a_pool_are_as_without_and_old_states_never_change(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stateroom.state.draft_pool.MIN_ITEMS", 2)
+    monkeypatch.setattr("stateroom.state.draft.MIN_ITEMS", 2)
     monkeypatch.setattr("stateroom.state.draft_list.OPERATION", 1)
     chance = random.Random(seed)
     state, pool = world(), dict[int, Any]()

@@ -1,12 +1,16 @@
 from .codec import (
     LONG_TEXT as LONG_TEXT,
+    Large as Large,
     References as References,
     decode as decode,
     digest_in_order as digest_in_order,
+    digest_of as digest_of,
     encode as encode,
     encode_json as encode_json,
     encode_patch as encode_patch,
+    large_in as large_in,
     long_texts as long_texts,
+    put_in as put_in,
     to_json as to_json,
     why_not_decoded as why_not_decoded,
 )
@@ -36,9 +40,9 @@ from .descriptions import (
 from .draft import (
     draft_of as draft_of,
     is_draft as is_draft,
+    pool_drafts as pool_drafts,
 )
 from .draft_context import DraftContext as DraftContext
-from .draft_pool import pool_drafts as pool_drafts
 from .edits import (
     EditChange as EditChange,
     edit as edit,
@@ -55,12 +59,6 @@ from .events import (
     applies as applies,
     event_facts as event_facts,
     read_event as read_event,
-)
-from .large import (
-    Large as Large,
-    digest_of as digest_of,
-    large_in as large_in,
-    put_in as put_in,
 )
 from .merges import (
     Merge as Merge,

@@ -1,15 +1,18 @@
 """State as bytes: msgpack that keeps every supported type exact and names no class.
 
 Types that msgpack lacks travel as numbered extensions. A long text of a call's input is stored once: where it appears
-again in the call's patch, a reference to it is written. A large value is stored by itself, and wherever it stands there
-is a reference to it.
+again in the call's patch, a reference to it is written.
+
+A large value, a text or bytes, is stored by itself, once, under the digest of its content. Where one stands in a state
+or in a log, its digest and size are written. Data that was decoded holds a `Large` in its place, until the contents are
+put in.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -24,7 +27,6 @@ from msgspec.msgpack import Ext
 from pydantic import BaseModel
 
 from stateroom.errors import BadData
-from stateroom.state.large import DIGEST_BYTES, Large, content_of, digest_of
 
 LONG_TEXT = 64
 """Texts of at least this many characters are worth a reference."""
@@ -35,7 +37,7 @@ _DATETIME, _DATE, _TIMEDELTA, _UUID, _DECIMAL, _SET, _FROZENSET, _TUPLE, _BIGINT
 _LARGE_TEXT, _LARGE_BYTES = 13, 14
 """Their payload is the digest and, in `_SIZE_BYTES`, the size."""
 
-_SIZE_BYTES = 8
+_DIGEST_BYTES, _SIZE_BYTES = 16, 8
 _NATIVE = frozenset({float, bool, type(None), msgspec.Raw})
 """Types whose values are written as they are; what is raw has been encoded before."""
 
@@ -53,6 +55,30 @@ _pack_in_order = msgspec.msgpack.Encoder(order="sorted").encode
 _json = msgspec.json.Encoder().encode
 
 _NO_PARTS = _pack([])
+
+
+class Large(msgspec.Struct, frozen=True, gc=False):
+    """Stands for a large value."""
+
+    digest: str
+    """Of its content, by which that is stored."""
+    size: int
+    """Of its content, in bytes."""
+    is_text: bool
+
+    def value(self, content: bytes) -> str | bytes:
+        """The value itself."""
+        return content.decode("utf-8", "surrogatepass") if self.is_text else content
+
+
+def digest_of(content: bytes) -> str:
+    """The name under which a content is stored."""
+    return blake2b(content, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _content_of(value: str | bytes) -> bytes:
+    """What is stored of a large value. Half a surrogate pair is no Unicode, but a text can have it."""
+    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
 
 class References(msgspec.Struct):
@@ -79,7 +105,7 @@ class References(msgspec.Struct):
         number = self.texts.get(value) if isinstance(value, str) else None
         if number is None and len(value) < self.least:
             return None
-        content = content_of(value)
+        content = _content_of(value)
         self.size += len(content)
         if number is not None:
             return Ext(_TEXT, b"%d" % number)
@@ -209,9 +235,9 @@ def why_not_decoded(data: bytes, error: Exception) -> str:
 
 
 def _reference(code: int, raw: bytes) -> Large:
-    if len(raw) != DIGEST_BYTES + _SIZE_BYTES:
+    if len(raw) != _DIGEST_BYTES + _SIZE_BYTES:
         raise ValueError("a reference to a large value has another length")
-    return Large(raw[:DIGEST_BYTES].hex(), int.from_bytes(raw[DIGEST_BYTES:]), code == _LARGE_TEXT)
+    return Large(raw[:_DIGEST_BYTES].hex(), int.from_bytes(raw[_DIGEST_BYTES:]), code == _LARGE_TEXT)
 
 
 def long_texts(value: Any) -> list[str]:
@@ -232,7 +258,7 @@ def _wire(value: Any, references: References) -> Any:
             reference = references.refer(value)
             if reference is not None:
                 return reference
-        return value if value.isascii() or _is_unicode(value) else Ext(_ODD_TEXT, content_of(value))
+        return value if value.isascii() or _is_unicode(value) else Ext(_ODD_TEXT, _content_of(value))
     if kind in _NATIVE:
         return value
     if kind is int:
@@ -344,3 +370,42 @@ _READERS: dict[int, Any] = {
     _PAIRS: lambda raw, decoded: dict(decoded(raw)),
     _ODD_TEXT: lambda raw, _: raw.decode("utf-8", "surrogatepass"),
 }
+
+
+# Large values in plain data.
+
+_HOLDERS = frozenset({Large, dict, list, tuple})
+"""Types of which a value can be missing, or have something missing in it."""
+
+
+def large_in(value: Any) -> Iterator[Large]:
+    """What is missing in plain data. A set has none, and neither have the keys of a dict."""
+    kind = type(value)
+    if kind is Large:
+        yield value
+    elif kind is dict:
+        for part in value.values():
+            if type(part) in _HOLDERS:
+                yield from large_in(part)
+    elif kind is list or kind is tuple:
+        for part in value:
+            if type(part) in _HOLDERS:
+                yield from large_in(part)
+
+
+def put_in(value: Any, values: Mapping[Large, Any]) -> Any:
+    """The data with the values of what is missing, which are put in where it can be changed."""
+    kind = type(value)
+    if kind is Large:
+        return values[value]
+    if kind is tuple:
+        return tuple([put_in(part, values) for part in value])
+    if kind is dict:
+        for key, part in value.items():
+            if type(part) in _HOLDERS:
+                value[key] = put_in(part, values)
+    elif kind is list:
+        for index, part in enumerate(value):
+            if type(part) in _HOLDERS:
+                value[index] = put_in(part, values)
+    return value

@@ -14,10 +14,9 @@ from pydantic import ValidationError
 
 from stateroom.errors import InvalidState, Path
 from stateroom.state.codec import encode
-from stateroom.state.draft import DraftModel, draft_of, is_draft
+from stateroom.state.draft import DraftModel, draft_of, is_draft, pool_drafts
 from stateroom.state.draft_context import DraftContext
 from stateroom.state.draft_list import DraftList
-from stateroom.state.draft_pool import pool_drafts
 from stateroom.state.draft_table import DraftDict, DraftSet
 from stateroom.state.model import State
 from stateroom.state.patch import Patch
