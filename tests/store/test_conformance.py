@@ -12,7 +12,7 @@ from stateroom.store.conformance import StoreConformance
 from stateroom.store.conformance.appends import AppendPromises
 from stateroom.store.conformance.stateful import check_against_model
 from stateroom.store.conformance.suite import ConcurrencyPromises
-from stateroom.store.redis import address
+from stateroom.store.redis import connection
 from tests.examples import share
 from tests.servers.redis import RedisCluster, RedisServer
 from tests.servers.stores import fresh_store
@@ -93,7 +93,7 @@ class TestRedisOverASocketWithThePythonParser(StoreConformance):
 
     @pytest.fixture
     def url(self, server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> str:
-        monkeypatch.setitem(address.CONNECTION, "parser_class", _AsyncRESP2Parser)
+        monkeypatch.setitem(connection.CONNECTION, "parser_class", _AsyncRESP2Parser)
         return f"{server.socket_url}?prefix={uuid4().hex}:"
 
 

@@ -25,7 +25,7 @@ async def allow(store: Store, more: int) -> None:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages + more}")
 
-    await store._thread.read(limit)  # type: ignore[attr-defined]  # the limit is of its own connection
+    await store.thread.read(limit)  # type: ignore[attr-defined]  # the limit is of its own connection
 
 
 def tamper(path: Path, *statements: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import wraps
 from inspect import iscoroutinefunction
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from stateroom.errors import StoreUnavailable
@@ -51,21 +52,21 @@ C = TypeVar("C", bound=type[Store] | type[Maintenance])
 
 
 def gated(cls: C) -> C:
-    """Let all operations of a store, or of its maintenance, pass the gate in its attribute `gate`.
+    """Let all operations of a store, or of its maintenance, pass the gate in the store's attribute `gate`.
 
     An operation must not call another one: a gate that is closing refuses that.
     """
-    contract = Store if issubclass(cls, Store) else Maintenance
+    contract, gate = (Store, "gate") if issubclass(cls, Store) else (Maintenance, "store.gate")
     for name, method in [*vars(cls).items()]:
         if name in vars(contract) and name not in ("open", "close") and iscoroutinefunction(method):
-            setattr(cls, name, _through_gate(method))
+            setattr(cls, name, _through_gate(method, attrgetter(gate)))
     return cls
 
 
-def _through_gate(method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+def _through_gate(method: Callable[..., Awaitable[T]], gate_of: Callable[[Any], Gate]) -> Callable[..., Awaitable[T]]:
     @wraps(method)
     async def run(self: Any, /, *args: Any, **kwargs: Any) -> T:
-        with self.gate:
+        with gate_of(self):
             return await method(self, *args, **kwargs)
 
     return run

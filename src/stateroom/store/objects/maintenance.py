@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from stateroom.errors import BadData, UnknownSession
-from stateroom.store.concurrency import Gate, gated, in_turn
+from stateroom.store.concurrency import gated, in_turn
 from stateroom.store.contract import Maintenance, Store
 from stateroom.store.objects import layout
 from stateroom.store.objects.access import Access, SessionChange, SessionView
@@ -40,10 +40,9 @@ class SeenHead(NamedTuple):
 class ObjectMaintenance(Maintenance):
     """Reads every head; those that a listing shows as unchanged are not read again."""
 
-    def __init__(self, store: Store, access: Access, gate: Gate) -> None:
+    def __init__(self, store: Store, access: Access) -> None:
         super().__init__(store)
         self.access = access
-        self.gate = gate
         self._seen: dict[str, SeenHead] = {}
         self._damages: dict[str, str] = {}
         """The errors of heads that could not be read the last time, by their names."""

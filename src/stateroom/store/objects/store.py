@@ -77,7 +77,7 @@ class ObjectStore(Store):
         self.remote = backend.remote
         self.gate = Gate(f"the store {backend.url}")
         self._access = Access(backend)
-        self._maintenance = ObjectMaintenance(self, self._access, self.gate)
+        self._maintenance = ObjectMaintenance(self, self._access)
 
     @property
     def maintenance(self) -> ObjectMaintenance:

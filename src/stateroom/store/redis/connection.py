@@ -1,4 +1,4 @@
-"""The connection to a server: commands out and answers in.
+"""The connection to a server: what a URL means, commands out and answers in.
 
 All calls share one connection. The commands of one iteration of the event loop go out in one write, a pipeline, and the
 answers come back in the same order; so commits of many sessions share a round trip, and a single one is one command.
@@ -16,10 +16,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
+from urllib.parse import unquote
 
 from hiredis import pack_command
-from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -36,9 +40,10 @@ from redis.exceptions import (
     TimeoutError,
 )
 
-from stateroom.errors import BadData, StateroomError, StoreUnavailable
+from stateroom.errors import BadData, StateroomError, StoreUnavailable, UnknownStore
 from stateroom.store.concurrency import answer, first_batch
 from stateroom.store.redis.scripts import Script
+from stateroom.store.url import StoreURL, parse_url, without_secrets
 
 CONNECT_SECONDS = 5.0
 """Seconds in which a connection must be made."""
@@ -46,6 +51,20 @@ ANSWER_SECONDS = 5
 """Seconds that the oldest command may wait for its answer; then the connection counts as lost."""
 SCAN_COUNT = 1_000
 """About the number of keys in one step of a scan."""
+
+PREFIX = "stateroom:"
+FORMS = (
+    "write redis://host:6379/0, unix:///path/to.sock?db=0, redis+sentinel://host:26379,host:26379/service/0 "
+    "or redis+cluster://host:6379,host:6379 (and rediss for TLS)"
+)
+TLS = {"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
+"""Options with paths of certificates, as redis-py names them."""
+SENTINEL_SECONDS = 1.0
+"""Seconds that one Sentinel has to answer before the next is asked."""
+CONNECTION: dict[str, Any] = {"protocol": 2, "socket_timeout": None, "socket_connect_timeout": CONNECT_SECONDS}
+"""Settings of each connection. Its link checks for late answers."""
+
+_HOST = re.compile(r"(?P<host>\[[^\[\]]+\]|[^\[\]:,@]+)(:(?P<port>[0-9]{1,5}))?")
 
 LOST = (ConnectionError, TimeoutError, ClusterDownError, ReadOnlyError, RedisClusterException, OSError)
 """Errors after which a cluster may have changed."""
@@ -213,6 +232,21 @@ class ServerLink(RedisLink):
                 raise TimeoutError(f"no answer for {ANSWER_SECONDS} seconds")
 
 
+class SentinelLink(ServerLink):
+    """A connection to the primary of a service, as the Sentinels name it when the connection is made."""
+
+    def __init__(self, place: str, sentinel: Sentinel, pool: Any) -> None:
+        super().__init__(place, pool.make_connection())
+        self._sentinel = sentinel
+        self._pool = pool
+        """Kept, because its connections ask it for the address."""
+
+    async def close(self) -> None:
+        await super().close()
+        for client in self._sentinel.sentinels:
+            await client.aclose()
+
+
 class ClusterLink(RedisLink):
     """The link to the servers of a cluster. The client knows which of them has which keys."""
 
@@ -317,3 +351,86 @@ def _explain(error: Exception) -> str:
         case RedisError():
             return f"refuses: {words}"
     return f"cannot be used because of an unexpected {error!r}"
+
+
+# URLs.
+
+
+def parse_address(url: str) -> tuple[RedisLink, str]:
+    """The link to the server in a URL, not connected yet, and the prefix of all keys."""
+    scheme, _, _ = url.partition("://")
+    secure = scheme.startswith("rediss")
+    kind = "unix" if scheme == "unix" else scheme.partition("+")[2]
+    options = {"prefix", *(TLS if secure else ()), *(("db",) if kind == "unix" else ())}
+    parts = parse_url(url, options)
+    user, _, hosts = parts.host.rpartition("@")
+    settings: dict[str, Any] = {name: parts.options[name] for name in TLS & parts.options.keys()}
+    name, _, password = user.partition(":")
+    settings |= {key: unquote(text) for key, text in (("username", name), ("password", password)) if text}
+    link = _LINKS[kind](parts, hosts, secure, settings)
+    return link, parts.options.get("prefix", PREFIX)
+
+
+def _server(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any]) -> RedisLink:
+    ((host, port),) = _addresses(parts, hosts or "localhost", 6379, only=1)
+    database = _database(parts, parts.path.strip("/"))
+    connect = SSLConnection if secure else Connection
+    connection = connect(host=host, port=port, db=database, **CONNECTION, **settings)
+    return ServerLink(f"Redis at {host}:{port}", connection)
+
+
+def _socket(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any]) -> RedisLink:
+    if hosts or not parts.path.strip("/"):
+        raise UnknownStore(f"{without_secrets(parts.url)} names no socket: {FORMS}")
+    database = _database(parts, parts.options.get("db", ""))
+    connection = UnixDomainSocketConnection(path=parts.path, db=database, **CONNECTION, **settings)
+    return ServerLink(f"Redis at {parts.path}", connection)
+
+
+def _sentinel(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any]) -> RedisLink:
+    service, _, database = parts.path.strip("/").partition("/")
+    addresses = _addresses(parts, hosts, 26379)
+    if not service:
+        raise UnknownStore(f"{without_secrets(parts.url)} names no service: {FORMS}")
+    timeouts = {"socket_timeout": SENTINEL_SECONDS, "socket_connect_timeout": SENTINEL_SECONDS}
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]
+        addresses, sentinel_kwargs={**timeouts, "retry": Retry(NoBackoff(), 0)}
+    )
+    pool = sentinel.master_for(
+        service, db=_database(parts, database), ssl=secure, **CONNECTION, **settings
+    ).connection_pool
+    return SentinelLink(f"Redis service {service} at {_shown(addresses)}", sentinel, pool)
+
+
+def _cluster(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any]) -> RedisLink:
+    addresses = _addresses(parts, hosts, 6379)
+    if parts.path.strip("/") not in ("", "0"):
+        raise UnknownStore(f"{without_secrets(parts.url)}: a cluster has no other database than 0; {FORMS}")
+    client = RedisCluster(
+        startup_nodes=[ClusterNode(host, port) for host, port in addresses],
+        retry=Retry(NoBackoff(), 0),  # a command that may have been carried out is not sent again
+        ssl=secure,
+        **{**CONNECTION, "socket_timeout": ANSWER_SECONDS},
+        **settings,
+    )
+    return ClusterLink(f"Redis cluster at {_shown(addresses)}", client)
+
+
+_LINKS = {"": _server, "unix": _socket, "sentinel": _sentinel, "cluster": _cluster}
+
+
+def _addresses(parts: StoreURL, hosts: str, port: int, only: int | None = None) -> list[tuple[str, int]]:
+    found = [_HOST.fullmatch(each) for each in hosts.split(",")]
+    if not all(found) or (only and len(found) > only):
+        raise UnknownStore(f"{without_secrets(parts.url)} has no address that can be understood: {FORMS}")
+    return [(each["host"].strip("[]"), int(each["port"] or port)) for each in found if each]
+
+
+def _database(parts: StoreURL, text: str) -> int:
+    if text and not text.isdecimal():
+        raise UnknownStore(f"{without_secrets(parts.url)}: a database is a number, not {text!r}; {FORMS}")
+    return int(text or 0)
+
+
+def _shown(addresses: list[tuple[str, int]]) -> str:
+    return ", ".join(f"{host}:{port}" for host, port in addresses)

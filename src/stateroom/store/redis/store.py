@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Self
+from urllib.parse import unquote
 
-from stateroom.errors import ForeignStore, UnknownSession
-from stateroom.store.concurrency import Gate, gated
-from stateroom.store.contract import Store
+from stateroom.errors import BadData, ForeignStore, UnknownSession
+from stateroom.store.concurrency import Gate, gated, in_turn
+from stateroom.store.contract import Maintenance, Store
 from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, filter_newest
 from stateroom.store.records import (
     Commit,
@@ -19,29 +23,33 @@ from stateroom.store.records import (
     Size,
     Snapshot,
     check_version,
+    lost_fork,
+    lost_parts,
     no_snapshot,
     refusal,
 )
 from stateroom.store.redis import scripts
-from stateroom.store.redis.address import parse_address
-from stateroom.store.redis.connection import RedisLink, Word
+from stateroom.store.redis.connection import RedisLink, Word, parse_address
 from stateroom.store.redis.layout import (
     HEAD,
-    SessionKeys,
     flag,
     from_member,
-    keys_of,
     optional,
     pack_entry,
     time,
+    to_member,
     unpack_entry,
     unpack_head,
 )
-from stateroom.store.redis.lifetime import Lifetimes, SessionIndex, is_held_back
-from stateroom.store.redis.maintenance import RedisMaintenance
+from stateroom.store.redis.lifetime import MANY, Lifetimes, SessionIndex, is_held_back
 
 VERSION = 1
 """The version of the layout, raised when older code could no longer read it."""
+KINDS = ("entries", "snapshots", "blobs", "sessions")
+"""In the order of the `MEASURE` script."""
+
+_SPECIAL = re.compile(r"([*?\[\]\\^])")
+"""Special characters in a pattern of keys."""
 
 
 @gated
@@ -62,15 +70,15 @@ class RedisStore(Store):
     remote = True
 
     def __init__(self, link: RedisLink, prefix: str) -> None:
-        self._link = link
-        self._prefix = prefix
-        self._index = SessionIndex(link, prefix)
-        self._lifetimes = Lifetimes(link, self._index, prefix)
+        self.link = link
+        self.prefix = prefix
+        self.index = SessionIndex(link, prefix)
+        self.lifetimes = Lifetimes(link, self.index, prefix)
         self.gate = Gate(f"the store on {link.place}")
 
     @property
     def maintenance(self) -> RedisMaintenance:
-        return RedisMaintenance(self, self.gate, self._link, self._index, self._lifetimes, self._prefix)
+        return RedisMaintenance(self)
 
     @classmethod
     async def open(cls, url: str) -> Self:
@@ -84,19 +92,16 @@ class RedisStore(Store):
 
     async def close(self) -> None:
         await self.gate.close()
-        await self._link.close()
-
-    def _keys(self, session: str) -> SessionKeys:
-        return keys_of(self._prefix, session)
+        await self.link.close()
 
     # Writing.
 
     async def put(self, record: Record, *, new: bool = False) -> None:
-        await (self._lifetimes.create(record) if new else self._lifetimes.restore(record))
+        await (self.lifetimes.create(record) if new else self.lifetimes.restore(record))
 
     async def append(self, commit: Commit) -> None:
         session, entry, snapshot = commit.session, commit.entry, commit.snapshot
-        names = self._keys(session)
+        names = self.lifetimes.keys(session)
         keys: tuple[str, ...] = (names.session,)
         revision, call = entry.revision, entry.call_id
         more: tuple[Word, ...] = ()
@@ -122,31 +127,31 @@ class RedisStore(Store):
         await self._write(scripts.APPEND, session, keys, *words, entry=entry)
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
-        keys = (self._keys(session).session,)
+        keys = (self.lifetimes.keys(session).session,)
         await self._write(scripts.TOUCH, session, keys, time(now), time(expires))
 
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
-        keys = (self._keys(session).session,)
+        keys = (self.lifetimes.keys(session).session,)
         fields = await self._run(scripts.LEASE, session, keys, holder, time(now), time(until))
         return unpack_head(session, fields)
 
     async def release(self, session: str, holder: str) -> None:
-        await self._run(scripts.RELEASE, session, (self._keys(session).session,), holder, time(0.0))
+        await self._run(scripts.RELEASE, session, (self.lifetimes.keys(session).session,), holder, time(0.0))
 
     async def _write(
         self, script: scripts.Script, session: str, keys: Sequence[str], *words: Word, entry: Entry | None = None
     ) -> None:
         """Run a script that may move the expiry: its ancestors must live longer, and the index must know."""
-        while is_held_back(answer := await self._link.run(script, keys, *words)):
-            await self._lifetimes.hold(session, answer)
+        while is_held_back(answer := await self.link.run(script, keys, *words)):
+            await self.lifetimes.hold(session, answer)
         if isinstance(answer, bytes):
             raise refusal(answer.decode(), session, entry)
         if answer is not None:
-            await self._lifetimes.take_note(session, answer)
+            await self.lifetimes.take_note(session, answer)
 
     async def _run(self, script: scripts.Script, session: str, keys: Sequence[str], *words: Word) -> Any:
         """Run a script; an answer in one word is a refusal."""
-        answer = await self._link.run(script, keys, *words)
+        answer = await self.link.run(script, keys, *words)
         if isinstance(answer, bytes):
             raise refusal(answer.decode(), session)
         return answer
@@ -154,7 +159,7 @@ class RedisStore(Store):
     # Reading.
 
     async def head(self, session: str) -> Head:
-        fields = await self._link.ask("HMGET", self._keys(session).session, *HEAD)
+        fields = await self.link.ask("HMGET", self.lifetimes.keys(session).session, *HEAD)
         if fields[0] is None:
             raise UnknownSession(session)
         return unpack_head(session, fields)
@@ -168,24 +173,24 @@ class RedisStore(Store):
         heads: list[Head] = []
         start, newest = 0, "+inf" if after is None else time(after.created)
         while len(heads) < limit:
-            page = await self._index.page(environment, newest, start, limit)
+            page = await self.index.page(environment, newest, start, limit)
             members = [
                 member for member, created in page if after is None or (created, from_member(member)[0]) < after.age
             ]
-            heads += await self._lifetimes.heads(members)
+            heads += await self.lifetimes.heads(members)
             if len(page) < limit:
                 break
             start += limit
         return heads[:limit]
 
     async def children(self, session: str) -> list[Head]:
-        keys = self._keys(session)
+        keys = self.lifetimes.keys(session)
         there, members = await asyncio.gather(
-            self._link.ask("EXISTS", keys.session), self._link.ask("SMEMBERS", keys.forks)
+            self.link.ask("EXISTS", keys.session), self.link.ask("SMEMBERS", keys.forks)
         )
         if not there:
             raise UnknownSession(session)
-        return sorted(await self._lifetimes.heads(list(members)), key=lambda head: head.age)
+        return sorted(await self.lifetimes.heads(list(members)), key=lambda head: head.age)
 
     async def load(self, session: str, at: int | None = None) -> Loaded:
         fields, revision, body, entries = await self._read(session, at, "")
@@ -198,19 +203,19 @@ class RedisStore(Store):
         return [unpack_entry(session, entry) for entry in entries]
 
     async def _read(self, session: str, until: int | None, after: str) -> Any:
-        keys = self._keys(session)
+        keys = self.lifetimes.keys(session)
         last = "" if until is None else str(until)
         return await self._run(scripts.READ, session, (keys.session, keys.snapshots), last, after)
 
     async def find_call(self, session: str, call_id: str) -> Entry | None:
-        answer = await self._run(scripts.FIND_CALL, session, (self._keys(session).session,), f"c:{call_id}")
+        answer = await self._run(scripts.FIND_CALL, session, (self.lifetimes.keys(session).session,), f"c:{call_id}")
         return None if answer is None else unpack_entry(session, answer[0])
 
     async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
         if digests is None:
             return (await self.maintenance.read_all(session)).blobs
         fields = [f"b:{digest}" for digest in digests]
-        there, *bodies = await self._link.ask("HMGET", self._keys(session).session, "birth", *fields)
+        there, *bodies = await self.link.ask("HMGET", self.lifetimes.keys(session).session, "birth", *fields)
         if there is None:
             raise UnknownSession(session)
         return {digest: body for digest, body in zip(digests, bodies, strict=True) if body is not None}
@@ -219,22 +224,22 @@ class RedisStore(Store):
         return await self.maintenance.session_size(session)
 
     async def count(self, now: float) -> int:
-        return await self._lifetimes.count(now)
+        return await self.lifetimes.count(now)
 
     # Removing.
 
     async def prune(self, session: str, below: int) -> int:
-        keys = self._keys(session)
+        keys = self.lifetimes.keys(session)
         answer = await self._run(scripts.PRUNE, session, (keys.session, keys.snapshots), str(below))
         if answer is None:
             raise no_snapshot(session, below)
         return int(answer)
 
     async def sweep(self, now: float) -> int:
-        return await self._lifetimes.sweep(now)
+        return await self.lifetimes.sweep(now)
 
     async def delete(self, session: str) -> None:
-        await self._lifetimes.delete(session)
+        await self.lifetimes.delete(session)
 
 
 async def _check_version(link: RedisLink, key: str) -> None:
@@ -246,3 +251,141 @@ async def _check_version(link: RedisLink, key: str) -> None:
     if not found.isdigit():
         raise ForeignStore(f"{link.place}: the key {key} is not Stateroom's; choose another prefix=... in the URL")
     check_version(f"{link.place}: the key {key}", int(found), VERSION)
+
+
+@gated
+class RedisMaintenance(Maintenance):
+    """Maintenance of a store in Redis."""
+
+    store: RedisStore
+
+    async def export(self, session: str) -> Record:
+        return await self.read_all(session)
+
+    async def read_all(self, session: str) -> Record:
+        """All of a session."""
+        fields = await self.store.link.ask("HGETALL", self.store.lifetimes.keys(session).session)
+        if not fields:
+            raise UnknownSession(session)
+        if not isinstance(fields, dict):  # which a cluster's client has made
+            fields = dict(zip(fields[::2], fields[1::2], strict=True))
+        head = unpack_head(session, [fields.get(name.encode()) for name in HEAD])
+        entries = [unpack_entry(session, value) for field, value in fields.items() if field.startswith(b"e:")]
+        snapshots = [Snapshot(int(field[2:]), value) for field, value in fields.items() if field.startswith(b"s:")]
+        blobs = {field[2:].decode(): value for field, value in fields.items() if field.startswith(b"b:")}
+        entries.sort(key=lambda entry: entry.revision)
+        snapshots.sort(key=lambda snapshot: snapshot.revision)
+        return Record(head, entries, snapshots, blobs)
+
+    # Sizes.
+
+    async def session_size(self, session: str) -> Size:
+        """The size of a session."""
+        sizes = await self._measure(session)
+        if not sizes["sessions"].rows:
+            raise UnknownSession(session)
+        return Size(sizes["entries"].rows, sum(sizes[kind].bytes for kind in ("entries", "snapshots", "blobs")))
+
+    async def sizes(self) -> dict[str, Size]:
+        total = dict.fromkeys(KINDS, Size(0, 0))
+        members = await self.store.index.all()
+        for sizes in await in_turn([from_member(member)[0] for member in members], self._measure, MANY):
+            total = {kind: total[kind] + sizes[kind] for kind in KINDS}
+        return {**total, "index": Size(len(members), await self.store.index.memory())}
+
+    async def _measure(self, session: str) -> dict[str, Size]:
+        """The sizes of a session's parts; `sessions` has one row, or none if it is gone."""
+        try:
+            numbers = await self.store.link.run(scripts.MEASURE, (self.store.lifetimes.keys(session).session,))
+        except BadData:
+            numbers = [0] * 2 * len(KINDS)
+        sizes = dict(zip(KINDS, map(Size, numbers[::2], numbers[1::2]), strict=True))
+        return {**sizes, "sessions": Size(min(1, sizes["sessions"].rows), sizes["sessions"].bytes)}
+
+    # Orphans.
+
+    async def orphans(self) -> list[str]:
+        found = await self._find_orphans()
+        # What is under way can look like an orphan, but not twice.
+        return [what for what in await self._find_orphans() if what in found] if found else []
+
+    async def _find_orphans(self) -> list[str]:
+        there = await self._survey()
+        indexed = set(await self.store.index.all())
+        born = {to_member(head.id, birth): head for head, birth in there.sessions.values()}
+        found = [*there.damages.values()]
+        found += [lost_parts(what, session) for session, what in there.parts_alone()]
+        for session in sorted(from_member(member)[0] for member in indexed - born.keys()):
+            if session not in there.damages:
+                found.append(f"session {session!r} in the index, which is gone")
+        for member, head in sorted(born.items()):
+            if member not in indexed:
+                found.append(f"session {head.id!r}, which is not in the index")
+            if head.parent is None or head.parent in there.damages:
+                continue
+            if head.parent not in there.sessions:
+                found.append(lost_fork(head.id, head.parent))
+            elif member not in there.forks[head.parent]:
+                found.append(f"session {head.id!r}, which its parent {head.parent!r} does not know of")
+        for session, members in there.forks.items():
+            gone = sorted({from_member(member)[0] for member in members - born.keys()} - there.damages.keys())
+            found += [f"fork {fork!r} of session {session!r}, which is gone" for fork in gone]
+        return found
+
+    async def vacuum(self) -> None:
+        """Correct the index and the sets of forks, and remove data without a session; Redis frees memory by itself."""
+        there = await self._survey()
+        born = {to_member(head.id, birth) for head, birth in there.sessions.values()}
+        await self.store.lifetimes.settle([member for member in await self.store.index.all() if member not in born])
+        await in_turn(there.sessions.values(), lambda kept: self.store.lifetimes.repair(*kept), MANY)
+        for session, members in there.forks.items():
+            await asyncio.gather(*(self.store.lifetimes.disown(session, member) for member in members))
+        for session, what in there.parts_alone():
+            keys = self.store.lifetimes.keys(session)
+            await self.store.link.run(scripts.CLEAR, (keys.session, f"{keys.session}:{what}"))
+
+    async def _survey(self) -> _Survey:
+        """All keys under our prefix; not of one moment."""
+        start = f"{self.store.prefix}{{/"
+        pattern = _SPECIAL.sub(r"\\\1", start) + "*"
+        keys = {key.decode("utf-8", "backslashreplace") async for key in self.store.link.keys(pattern)}
+        there = _Survey()
+        for key in sorted(keys):
+            name, _, part = key.removeprefix(start).partition("}")
+            there.parts[unquote(name)].add(part.removeprefix(":"))
+        await in_turn(list(there.parts), partial(self._look_at, there=there), MANY)
+        return there
+
+    async def _look_at(self, session: str, there: _Survey) -> None:
+        keys = self.store.lifetimes.keys(session)
+        try:
+            fields = await self.store.link.ask("HMGET", keys.session, *HEAD, "birth")
+            if fields[-1] is not None:
+                there.sessions[session] = unpack_head(session, fields[:-1]), fields[-1].decode()
+            if "forks" in there.parts[session]:
+                there.forks[session] = set(await self.store.link.ask("SMEMBERS", keys.forks))
+        except BadData as error:
+            there.damages[session] = str(error)
+
+
+class _Survey:
+    """What was found on a server, by the ids of sessions."""
+
+    def __init__(self) -> None:
+        self.parts: defaultdict[str, set[str]] = defaultdict(set)
+        """The keys that exist: '' is a session itself."""
+        self.sessions: dict[str, tuple[Head, str]] = {}
+        """Heads and births."""
+        self.forks: defaultdict[str, set[bytes]] = defaultdict(set)
+        """The forks of each, as members."""
+        self.damages: dict[str, str] = {}
+        """The errors of sessions that cannot be read."""
+
+    def parts_alone(self) -> list[tuple[str, str]]:
+        """Parts without their session."""
+        return [
+            (session, part)
+            for session, parts in self.parts.items()
+            if session not in self.sessions and session not in self.damages
+            for part in sorted(parts & {"snapshots", "forks"})
+        ]

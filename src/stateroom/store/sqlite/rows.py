@@ -10,16 +10,28 @@ from typing import Any
 
 from msgspec.structs import astuple
 
-from stateroom.errors import DuplicateCall, SessionLeased, UnknownSession
+from stateroom.errors import DuplicateCall, UnknownSession
 from stateroom.store.head_filter import HeadFilter, Order, place_of
-from stateroom.store.records import Blobs, Entry, Head, Loaded, Record, Size, Snapshot, no_snapshot
-from stateroom.store.tables import ENTRY_COLUMNS, HEAD_COLUMNS, PARTS, RowReader, select_heads
+from stateroom.store.records import (
+    Blobs,
+    Entry,
+    Head,
+    Loaded,
+    Record,
+    Size,
+    Snapshot,
+    lost_fork,
+    lost_parts,
+    no_snapshot,
+)
+from stateroom.store.tables import ENTRY_COLUMNS, HEAD_COLUMNS, PARTS, RowReader, select_heads, shown
 
 READER = RowReader(lambda kept: str(kept, "utf-8"))
 
 HEAD_MARKS, ENTRY_MARKS = (", ".join("?" * len(kind.__struct_fields__)) for kind in (Head, Entry))
 
 COUNT = "SELECT count(*) FROM sessions WHERE expires > ? AND closed = 0"
+SET_LEASE = "UPDATE sessions SET fence = ?, holder = ?, leased_until = ? WHERE id = ?"
 RENEW = "UPDATE sessions SET expires = ? WHERE id = ?"
 SET_INDEXED = "UPDATE sessions SET phase = coalesce(?, phase), reward = coalesce(?, reward) WHERE id = ?"
 INSERT_SESSION = f"INSERT INTO sessions ({HEAD_COLUMNS}) VALUES ({HEAD_MARKS})"
@@ -75,21 +87,16 @@ def touch(connection: sqlite3.Connection, session: str, now: float, expires: flo
 
 
 def lease(connection: sqlite3.Connection, session: str, holder: str, now: float, until: float) -> Head:
-    head = read_head(connection, session)
-    if head.holder != holder and head.leased(now):
-        raise SessionLeased(session)
-    connection.execute(
-        "UPDATE sessions SET fence = fence + (holder IS NOT ?), holder = ?, leased_until = ? WHERE id = ?",
-        (holder, holder, until, session),
-    )
-    return read_head(connection, session)
+    return _set_lease(connection, read_head(connection, session).leased_to(holder, now, until))
 
 
 def release(connection: sqlite3.Connection, session: str, holder: str) -> None:
-    read_head(connection, session)
-    connection.execute(
-        "UPDATE sessions SET holder = NULL, leased_until = 0.0 WHERE id = ? AND holder = ?", (session, holder)
-    )
+    _set_lease(connection, read_head(connection, session).released_by(holder))
+
+
+def _set_lease(connection: sqlite3.Connection, head: Head) -> Head:
+    connection.execute(SET_LEASE, (head.fence, head.holder, head.leased_until, head.id))
+    return head
 
 
 # The parts of a session.
@@ -223,3 +230,47 @@ def _remove(connection: sqlite3.Connection, chosen: str, *values: Any) -> int:
     for table in PARTS:
         connection.execute(f"DELETE FROM {table} WHERE session IN ({chosen})", values)
     return connection.execute(f"DELETE FROM sessions WHERE id IN ({chosen})", values).rowcount
+
+
+# The whole file.
+
+
+def export(connection: sqlite3.Connection, session: str) -> Record:
+    head = read_head(connection, session)
+    snapshots = connection.execute(
+        "SELECT revision, body FROM snapshots WHERE session = ? ORDER BY revision", (session,)
+    )
+    entries = read_entries(connection, session, 0, None)
+    return Record(head, entries, [Snapshot(*row) for row in snapshots], read_blobs(connection, session, None))
+
+
+def sizes(connection: sqlite3.Connection) -> dict[str, Size]:
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (page,) = connection.execute("PRAGMA page_size").fetchone()
+    names = "(SELECT CAST(id || environment || owner AS BLOB) AS body FROM sessions)"
+    return {
+        "sessions": measure(connection, names),
+        **{table: measure(connection, table) for table in PARTS},
+        "file": Size(pages, pages * page),
+    }
+
+
+def orphans(connection: sqlite3.Connection) -> list[str]:
+    found = []
+    for table in PARTS:
+        rows = connection.execute(
+            f"SELECT session, count(*) FROM {table} WHERE session NOT IN (SELECT id FROM sessions) "
+            "GROUP BY session ORDER BY session"
+        )
+        found += [f"{lost_parts(table, shown(session))}: {count}" for session, count in rows]
+    forks = connection.execute(
+        "SELECT id, parent FROM sessions WHERE parent NOT IN (SELECT id FROM sessions) ORDER BY id"
+    )
+    found += [lost_fork(shown(fork), shown(parent)) for fork, parent in forks]
+    return [*found, *READER.damages(connection.execute(f"SELECT {HEAD_COLUMNS} FROM sessions ORDER BY id"))]
+
+
+def remove_orphans(connection: sqlite3.Connection) -> None:
+    """Remove data without a session. A fork whose parent is gone stays: its own entries can be read."""
+    for table in PARTS:
+        connection.execute(f"DELETE FROM {table} WHERE session NOT IN (SELECT id FROM sessions)")
