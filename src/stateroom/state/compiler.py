@@ -158,8 +158,8 @@ class _Compiler:
             return self.choice(Shape(annotation), list(annotation), where)
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             return self.model(annotation, where)
-        told = f"{where}: {_name(annotation)} cannot be kept in a state"
-        raise DefinitionError(f"{told}; use {_alternative(annotation, origin or annotation)}")
+        refusal = f"{where}: {_name(annotation)} cannot be kept in a state"
+        raise DefinitionError(f"{refusal}; use {_alternative(annotation, origin or annotation)}")
 
     def choice(self, shape: Shape, choices: list[Any], where: str) -> Shape:
         """A place where members of an enum may stand: each must be told by its value."""

@@ -39,11 +39,11 @@ class ChangeData(TypedDict):
 
 
 def describe(state: Any, patch: Iterable[Any]) -> list[ChangeData]:
-    """Apply a patch to plain data, and tell what each of its operations changed."""
+    """Apply a patch to plain data, and say what each of its operations changed."""
     changes = []
     for operation in patch:
         kind, path, *needs = operation
-        changes += [_data(difference, state, text) for difference, text in _told(state, kind, tuple(path), needs)]
+        changes += [_data(difference, state, text) for difference, text in _described(state, kind, tuple(path), needs)]
         apply(state, [operation])
     return changes
 
@@ -164,11 +164,11 @@ def _data(difference: Difference, old: Any, text: str) -> ChangeData:
     return {"place": place, "kind": difference.kind, "before": before, "after": after, "text": text}
 
 
-Told = Iterator[tuple[Difference, str]]
+Described = Iterator[tuple[Difference, str]]
 """Differences, each with its line."""
 
 
-def _told(state: Any, kind: str, path: Path, needs: list[Any]) -> Told:
+def _described(state: Any, kind: str, path: Path, needs: list[Any]) -> Described:
     """What an operation of a patch will change."""
     place = format_path(path)
     owner = state
@@ -192,7 +192,7 @@ def _told(state: Any, kind: str, path: Path, needs: list[Any]) -> Told:
         yield from _replaced(owner[path[-1]], needs[0], path)
 
 
-def _replaced(old: Any, new: Any, path: Path) -> Told:
+def _replaced(old: Any, new: Any, path: Path) -> Described:
     """A value that was replaced. Of a record, as frozen models are, only the fields that differ, unless all do."""
     if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
         other = [name for name in new if any(diff(old[name], new[name]))]
@@ -210,7 +210,7 @@ def _order(items: list[Any], place: str, order: list[int]) -> str:
     return f"{place}: {', '.join(removed + moved)}"
 
 
-def _splice(items: list[Any], path: Path, start: int, stop: int, new: list[Any]) -> Told:
+def _splice(items: list[Any], path: Path, start: int, stop: int, new: list[Any]) -> Described:
     place, old = format_path(path), items[start:stop]
     if len(old) == len(new) == 1:
         yield from _replaced(old[0], new[0], (*path, start))

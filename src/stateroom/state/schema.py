@@ -91,10 +91,10 @@ def fill_defaults(shape: Shape, data: Any, path: str = "") -> None:
 
 
 class _Reader:
-    """Goes through a shape; a model that stands at several places is told of once, at the first of them."""
+    """Goes through a shape; a model that stands at several places is described once, at the first of them."""
 
     def __init__(self) -> None:
-        self.told: dict[ModelShape, str] = {}
+        self.first_path: dict[ModelShape, str] = {}
 
     def place(self, shape: Shape, path: str) -> Iterator[tuple[str, str]]:
         """A place and all below it, each with the type there."""
@@ -103,7 +103,7 @@ class _Reader:
 
     def below(self, shape: Shape, path: str) -> Iterator[tuple[str, str]]:
         if isinstance(shape, ModelShape):
-            known = self.told.setdefault(shape, path)
+            known = self.first_path.setdefault(shape, path)
             if known != path:
                 yield f"{path}.*", f"as {known or 'the state'}"
                 return
@@ -123,7 +123,7 @@ class _Reader:
 
 
 def _kind(shape: Shape) -> str:
-    """The type of a place, less what is told of the places below it."""
+    """The type of a place, less that of the places below it."""
     if isinstance(shape, ModelShape):
         return "object"
     if isinstance(shape, ListShape):

@@ -27,7 +27,7 @@ from stateroom.state.draft import is_draft, thaw
 from stateroom.state.model import State, shape_of
 
 ALIKE = 0.5
-"""The share of equal fields from which on an unexpected record is told as a missing one gone wrong."""
+"""The share of equal fields from which on an unexpected record is shown as a missing one gone wrong."""
 
 WIDTH = 200
 """Characters to which longer records are cut."""
@@ -43,28 +43,25 @@ def shown(value: Any, place: Place, own: Any = None) -> Any:
 
 def lines(missing: Iterable[Difference], extra: Iterable[Difference]) -> list[str]:
     """What differs, a line each."""
-    told: list[str] = []
+    texts: list[str] = []
     others = list(extra)
-    for each in missing:
-        twin = _twin(each, others)
-        if twin is not None:
-            others.remove(twin)
-            parts = diff(each.before, twin.after, twin.place)
-            told += [_changed(part) for part in parts] or [_about_another(twin)]
-        elif each.kind == "gone":
-            told.append(f"{_where(each)}: missing {brief(each.before, WIDTH)}")
-        elif each.kind == "new":
-            told.append(f"{_where(each)}: expected to be gone, found {brief(each.after, WIDTH)}")
-        else:
-            told.append(_changed(each))
-    for each in others:
-        if each.kind == "gone":
-            told.append(f"{_where(each)}: expected {brief(each.before, WIDTH)}, is gone")
-        elif each.kind == "new":
-            told.append(f"{_where(each)}: not expected, {brief(each.after, WIDTH)}")
-        else:
-            told.append(_changed(each))
-    return told
+    for difference in missing:
+        twin = _twin(difference, others)
+        if twin is None:
+            texts.append(_line(difference, gone="missing {}", new="expected to be gone, found {}"))
+            continue
+        others.remove(twin)
+        parts = diff(difference.before, twin.after, twin.place)
+        texts += [_changed(part) for part in parts] or [_about_another(twin)]
+    return texts + [_line(other, gone="expected {}, is gone", new="not expected, {}") for other in others]
+
+
+def _line(difference: Difference, *, gone: str, new: str) -> str:
+    """A difference in words, with those for a record that is gone and for one that is new."""
+    if difference.kind == "changed":
+        return _changed(difference)
+    words, record = (gone, difference.before) if difference.kind == "gone" else (new, difference.after)
+    return f"{_where(difference)}: {words.format(brief(record, WIDTH))}"
 
 
 def _where(difference: Difference) -> str:
@@ -139,10 +136,10 @@ class Comparison:
 
     def text(self, most: int = MOST_LINES) -> str:
         """What differs, a line each, or that nothing does."""
-        told = lines(self.missing, self.extra)
-        if len(told) > most:
-            told[most:] = [f"… and {len(told) - most:,} more"]
-        return "\n".join(told) or "all as expected"
+        texts = lines(self.missing, self.extra)
+        if len(texts) > most:
+            texts[most:] = [f"… and {len(texts) - most:,} more"]
+        return "\n".join(texts) or "all as expected"
 
 
 def compare(base: S, found: S, gold: S, *, ignore: Iterable[str] = (), by_content: Iterable[str] = ()) -> Comparison:

@@ -74,7 +74,14 @@ class ObjectBackend(ABC):
 
     remote: bool
     """Whether it is reached over a network."""
-    url: str
+
+    def __init__(self, url: str, threads: int) -> None:
+        self.url = url
+        self._threads = ThreadPoolExecutor(threads, "stateroom-objects")
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Do work that blocks on one of our threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     @abstractmethod
     async def read(self, name: str) -> Found:
@@ -115,9 +122,9 @@ class ObjectBackend(ABC):
         """Remove what writers that died have left behind."""
         return
 
-    @abstractmethod
     async def close(self) -> None:
         """Release all resources."""
+        await asyncio.to_thread(self._threads.shutdown)
 
 
 class Folder(ObjectBackend):
@@ -126,12 +133,12 @@ class Folder(ObjectBackend):
     remote = False
 
     def __init__(self, root: Path, url: str) -> None:
-        self.root, self.url = root, url
-        self._threads = ThreadPoolExecutor(THREADS, "stateroom-objects")
+        super().__init__(url, THREADS)
+        self.root = root
 
     async def _run(self, work: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            return await self.in_thread(work)
         except FileNotFoundError as error:
             raise Missing(error.filename) from error
         except OSError as error:
@@ -280,9 +287,6 @@ class Folder(ObjectBackend):
                         path.unlink()
 
         await self._run(work)
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._threads.shutdown)
 
 
 def _digest(data: bytes) -> bytes:

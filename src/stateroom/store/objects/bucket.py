@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -98,15 +97,15 @@ class Bucket(ObjectBackend):
     remote = True
 
     def __init__(self, scheme: str, url: StoreURL) -> None:
-        self.scheme, self.url = scheme, without_secrets(url.url).partition("?")[0]
+        super().__init__(without_secrets(url.url).partition("?")[0], REQUESTS)
+        self.scheme = scheme
         self._bucket = open_bucket(scheme, url, TIMEOUT, RETRY)
         self._large = open_bucket(scheme, url, LARGE_TIMEOUT, RETRY)
         self._swaps = open_bucket(scheme, url, TIMEOUT, ONCE)
-        self._threads = ThreadPoolExecutor(REQUESTS, "stateroom-objects")
 
     async def _ask(self, request: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, request)
+            return await self.in_thread(request)
         except FileNotFoundError as error:
             if "NoSuchBucket" in str(error) or "ContainerNotFound" in str(error):
                 raise self._unavailable(error) from error
@@ -169,9 +168,6 @@ class Bucket(ObjectBackend):
     async def _remove_one(self, name: str) -> None:
         with suppress(Missing):
             await self._ask(lambda: obstore.delete(self._bucket, name))
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._threads.shutdown)
 
 
 def _version(result: Any) -> dict[str, str]:

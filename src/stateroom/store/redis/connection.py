@@ -170,7 +170,7 @@ class ServerLink(RedisLink):
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._connection.connect()  # type: ignore[no-untyped-call]
             await self._exchange()
-        except Exception as error:  # noqa: BLE001 (all callers are told)
+        except Exception as error:  # noqa: BLE001 (all callers get the error)
             failure = error
         finally:
             try:
@@ -291,7 +291,7 @@ class ClusterLink(RedisLink):
                         answer(caller, error=reply if isinstance(reply, ResponseError) else self.failure(reply))
                     else:
                         answer(caller, reply)
-        except Exception as error:  # noqa: BLE001 (all callers are told)
+        except Exception as error:  # noqa: BLE001 (all callers get the error)
             failure = error
         finally:
             self._task = None

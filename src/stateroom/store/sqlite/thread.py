@@ -165,7 +165,7 @@ class ConnectionThread:
         with closing(connection):
             try:
                 self._work(connection, identity)
-            except BaseException as error:  # noqa: BLE001 (all callers are told)
+            except BaseException as error:  # noqa: BLE001 (all callers get the error)
                 self._call(self._die, error)
 
     def _call(self, function: Callable[[Any], None], argument: Any) -> None:
