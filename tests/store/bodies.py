@@ -9,9 +9,7 @@ async def fill(store: Store, body: bytes) -> None:
     head = Head("room", "env", "owner", 0.0, 1e9, 1)
     await store.create(head, [Entry(1, "seed", 0.0, body)], Snapshot(1, body), {digest_of(body): body})
     blobs = {"second": body}
-    await store.append(
-        Commit("room", Entry(2, "call", 1.0, body, "a"), expires=None, snapshot=Snapshot(2, body), blobs=blobs)
-    )
+    await store.append(Commit("room", Entry(2, "call", 1.0, body, "a"), snapshot=Snapshot(2, body), blobs=blobs))
 
 
 async def bodies(store: Store) -> list[bytes]:

@@ -1,7 +1,11 @@
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.servers.redis import RedisKeys
+from tests.store.rooms import bare
 
 Register = Callable[[str, str], None]
 """Lets a scheme stand for a class, `module:Class`, as another package does."""
@@ -16,6 +20,20 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def url(path: Path) -> str:
     return f"sqlite:///{path}"
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Any]:
+    """The store itself, which tries nothing twice."""
+    async with bare(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def keys(url: str) -> Iterator[RedisKeys]:
+    """The keys of a store in Redis."""
+    with RedisKeys(url) as keys:
+        yield keys
 
 
 @pytest.fixture

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
 
+from stateroom.errors import StoreUnavailable
 from stateroom.store import Entry, Head, Store, store_class
+from tests.patience import PATIENCE
+
+T = TypeVar("T")
 
 FAR = 1e12
 """A time that does not come."""
@@ -38,3 +43,12 @@ async def bare(url: str) -> AsyncIterator[Any]:
         yield store
     finally:
         await store.close()
+
+
+async def at_last(work: Callable[[], Awaitable[T]], *passing: type[Exception]) -> T:
+    """What comes of work that is tried until the server is there, and these errors have passed."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(StoreUnavailable, *passing):
+                return await work()
+            await asyncio.sleep(0.01)

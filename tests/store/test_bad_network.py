@@ -4,15 +4,16 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from itertools import count
+from pathlib import Path
 from random import Random
 from urllib.parse import parse_qsl, urlsplit
-from uuid import uuid4
 
 import pytest
 
 from stateroom.errors import Conflict, StoreUnavailable
 from stateroom.store import Commit, Entry, Head, Store, open_store
 from tests.servers.proxy import FAULTS, Fault, Proxy
+from tests.servers.stores import fresh_store
 
 HEAD = Head("room", "env", "me", 1.0, 1e9, 1)
 SEED = Entry(1, "seed", 1.0, b"seed", "seed")
@@ -20,13 +21,10 @@ BODY = bytes(range(256)) * 8
 
 
 @pytest.fixture(params=["redis", "postgresql", pytest.param("s3", marks=pytest.mark.more("time"))])
-def direct(request: pytest.FixtureRequest) -> str:
+def direct(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a fresh store on a real server."""
-    url = request.getfixturevalue(f"{request.param}_url")
-    if request.param == "s3":
-        return url.replace("?", f"/t{uuid4().hex}?")
-    option = {"redis": "prefix", "postgresql": "schema"}[request.param]
-    return f"{url}{'&' if '?' in url else '?'}{option}=t{uuid4().hex}"
+    with fresh_store(request.param, request.getfixturevalue, tmp_path) as url:
+        yield url
 
 
 @pytest.fixture
@@ -62,7 +60,7 @@ async def test_a_commit_is_done_once_whatever_becomes_of_its_messages(
         await begin(store)
         for revision in range(2, 8):
             proxy.fail(*[fault] * (revision % 3))
-            await store.append(Commit("room", an_entry(revision, str(revision)), expires=None))
+            await store.append(Commit("room", an_entry(revision, str(revision))))
         assert proxy.faults == 6
     async with open_store(direct) as store:
         assert await store.entries("room") == [SEED, *[an_entry(number, str(number)) for number in range(2, 8)]]
@@ -95,9 +93,7 @@ async def test_writers_over_a_bad_network_lose_nothing(direct: str, far: str, pr
         while len(done) < 10:
             call_id = str(next(numbers))
             try:
-                await store.append(
-                    Commit("room", an_entry((await store.head("room")).revision + 1, call_id), expires=None)
-                )
+                await store.append(Commit("room", an_entry((await store.head("room")).revision + 1, call_id)))
                 done.append(call_id)
             except Conflict:
                 continue
@@ -118,7 +114,7 @@ async def test_a_slow_network_is_waited_for(far: str, proxy: Proxy) -> None:
     proxy.delay = 0.02
     async with open_store(far) as store:
         await begin(store)
-        await asyncio.gather(*(store.append(Commit("room", an_entry(2, "a"), expires=None)), store.head("room")))
+        await asyncio.gather(*(store.append(Commit("room", an_entry(2, "a"))), store.head("room")))
         assert (await store.head("room")).revision == 2
 
 
@@ -127,9 +123,9 @@ async def test_a_network_that_stays_away_is_told_of_and_comes_back(far: str, pro
         await begin(store)
         proxy.refuse()
         with pytest.raises(StoreUnavailable):
-            await store.append(Commit("room", an_entry(2, "a"), expires=None))
+            await store.append(Commit("room", an_entry(2, "a")))
         proxy.accept()
-        await store.append(Commit("room", an_entry(2, "a"), expires=None))
+        await store.append(Commit("room", an_entry(2, "a")))
         proxy.cut()
         assert (await store.head("room")).revision == 2
 
@@ -138,7 +134,7 @@ async def test_a_network_that_comes_back_in_time_was_never_away(far: str, proxy:
     async with open_store(far) as store:
         await begin(store)
         proxy.refuse()
-        append = asyncio.create_task(store.append(Commit("room", an_entry(2, "a"), expires=None)))
+        append = asyncio.create_task(store.append(Commit("room", an_entry(2, "a"))))
         done, _ = await asyncio.wait([append], timeout=0.1)
         assert not done
         proxy.accept()

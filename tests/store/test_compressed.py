@@ -34,11 +34,11 @@ async def test_what_was_written_before_stays_readable(url: str) -> None:
     async with open_store(url) as bare:
         await fill(bare, b"\x92" + TEXT)
         blobs = {digest_of(disguised): disguised}
-        await bare.append(Commit("room", Entry(3, "call", 1.0, b"\x92"), expires=None, blobs=blobs))
+        await bare.append(Commit("room", Entry(3, "call", 1.0, b"\x92"), blobs=blobs))
     async with open_store(f"{url}?compress=zstd") as store:
         assert [entry.body for entry in await store.entries("room")] == [b"\x92" + TEXT] * 2 + [b"\x92"]
         assert await store.blobs("room", [digest_of(disguised)]) == blobs
-        await store.append(Commit("room", Entry(4, "call", 1.0, TEXT), expires=None))
+        await store.append(Commit("room", Entry(4, "call", 1.0, TEXT)))
         assert (await store.load("room")).entries[-1].body == TEXT
 
 

@@ -167,9 +167,7 @@ async def test_a_new_key_writes_and_the_old_one_still_reads(url: str, monkeypatc
         assert set(await bodies(store)) == {SECRET}
         blob = {digest_of(b"third"): b"third"}
         await store.append(
-            Commit(
-                "room", Entry(3, "call", 1.0, b"later", "b"), expires=None, snapshot=Snapshot(3, b"state"), blobs=blob
-            )
+            Commit("room", Entry(3, "call", 1.0, b"later", "b"), snapshot=Snapshot(3, b"state"), blobs=blob)
         )
         assert await store.blobs("room", ["second", *blob]) == {"second": SECRET, **blob}
     monkeypatch.setenv("ROOM_KEYS", NEW)

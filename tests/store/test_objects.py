@@ -3,12 +3,12 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -20,12 +20,10 @@ from stateroom.store import Commit, Snapshot, open_store, parse_url, store_class
 from stateroom.store.objects import bucket
 from stateroom.store.objects.bucket import RETRY, TIMEOUT, Bucket, open_bucket
 from stateroom.store.objects.layout import FAN, TAIL, Segment, age_of, count_merged, key_of, make_run, make_segment
-from tests import patience
 from tests.messages import raises
 from tests.servers.s3 import BUCKET, S3Server
-from tests.store.rooms import FAR, bare, entry, head
+from tests.store.rooms import FAR, at_last, bare, entry, head
 
-T = TypeVar("T")
 ObjectStore: Any = store_class("file://")
 """The store itself, with nobody who tries again."""
 
@@ -47,12 +45,6 @@ def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"file://{tmp_path / 'rooms'}"
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[Any]:
-    async with bare(url) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -360,9 +352,6 @@ async def test_a_session_without_its_parent_is_an_orphan(store: Any) -> None:
     assert await objects(store) == {}
 
 
-# Several processes.
-
-
 # URLs and mistakes.
 
 
@@ -503,14 +492,6 @@ async def test_a_server_that_takes_no_heed_of_conditions_is_not_used(s3_url: str
         assert [each async for some in place.list("") for each in some] == []
 
 
-async def at_last(work: Callable[[], Awaitable[T]]) -> T:
-    """What comes of work that is tried until the server has answered in time."""
-    async with asyncio.timeout(patience.PATIENCE):
-        while True:
-            with suppress(StoreUnavailable, Conflict):  # the latter if it was done, and only the answer was late
-                return await work()
-
-
 async def test_a_server_that_does_not_answer_is_unavailable(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with S3Server() as server:
         patient = await ObjectStore.open(server.url)
@@ -519,7 +500,7 @@ async def test_a_server_that_does_not_answer_is_unavailable(s3_url: str, monkeyp
         soon = timedelta(seconds=0.3)
         monkeypatch.setattr(bucket, "TIMEOUT", soon)
         monkeypatch.setattr(bucket, "RETRY", {"max_retries": 1, "retry_timeout": soon})
-        store = await at_last(lambda: ObjectStore.open(server.url))
+        store = await at_last(lambda: ObjectStore.open(server.url), Conflict)
         server.pause()
         for call in (store.append(Commit("room", entry(1, "call"), expires=FAR)), store.head("room"), store.heads()):
             with pytest.raises(StoreUnavailable):
@@ -530,7 +511,7 @@ async def test_a_server_that_does_not_answer_is_unavailable(s3_url: str, monkeyp
             revision = (await store.head("room")).revision
             await store.append(Commit("room", entry(revision + 1, "another"), expires=FAR))
 
-        await at_last(append)
+        await at_last(append, Conflict)  # it was done, and only the answer was late
         server.kill()
         with pytest.raises(StoreUnavailable):
             await store.head("room")

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -55,9 +55,9 @@ class Stage:
 class Process:
     """The requests of one process, which may die before or after one of them."""
 
-    def __init__(self, stage: Stage, folder: Path, dies_at: int | None = None) -> None:
+    def __init__(self, stage: Stage, store: Any, dies_at: int | None = None) -> None:
         self.stage = stage
-        self.place = Folder(folder, f"file://{folder}")
+        self.place = Folder(store.backend.root, store.backend.url)
         self.dies_at = dies_at
         self.requests = 0
         self.store = ObjectStore(self.place)
@@ -104,19 +104,21 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=range(30))
-def chance(request: pytest.FixtureRequest) -> random.Random:
-    return random.Random(request.param)
+def stage(request: pytest.FixtureRequest) -> Stage:
+    return Stage(random.Random(request.param))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "rooms"
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path / 'rooms'}"
 
 
-async def prepare(folder: Path) -> Any:
-    store = await ObjectStore.open(f"file://{folder}")
+@pytest.fixture
+async def store(store: Any) -> AsyncIterator[Any]:
+    """A store with a session; in the end all must be well in it."""
     await store.create(head(), [entry(1, "seed")])
-    return store
+    yield store
+    await check(store)
 
 
 async def check(store: Any) -> None:
@@ -144,22 +146,18 @@ def is_there(outcome: object) -> bool:
     return not isinstance(outcome, BaseException)
 
 
-async def test_a_fork_and_a_deletion(folder: Path, chance: random.Random) -> None:
-    store = await prepare(folder)
-    stage = Stage(chance)
-    one, two = Process(stage, folder), Process(stage, folder)
+async def test_a_fork_and_a_deletion(store: Any, stage: Stage) -> None:
+    one, two = Process(stage, store), Process(stage, store)
     forked, deleted = await stage.run(one.store.create(fork()), two.store.delete("room"))
     assert deleted is None
     assert forked is None or isinstance(forked, UnknownSession)
     assert {found.id for found in await store.heads()} == ({"room", "fork"} if forked is None else set())
     if forked is None:
         assert (await store.head("room")).expires == 0.0
-    await check(store)
-    await store.close()
 
 
-async def test_a_fork_at_the_last_moment_of_a_deletion(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, other = await prepare(folder), await ObjectStore.open(f"file://{folder}")
+async def test_a_fork_at_the_last_moment_of_a_deletion(store: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = await ObjectStore.open(url)
     original = store.backend.swap
 
     async def swap(name: str, data: bytes, version: Any) -> Any:
@@ -172,15 +170,11 @@ async def test_a_fork_at_the_last_moment_of_a_deletion(folder: Path, monkeypatch
     await store.delete("room")
     assert (await store.head("room")).expires == 0.0
     assert [child.id for child in await store.children("room")] == ["fork"]
-    await check(store)
-    await store.close()
     await other.close()
 
 
-async def test_two_forks_and_a_deletion(folder: Path, chance: random.Random) -> None:
-    store = await prepare(folder)
-    stage = Stage(chance)
-    one, two, three = (Process(stage, folder) for _ in range(3))
+async def test_two_forks_and_a_deletion(store: Any, stage: Stage) -> None:
+    one, two, three = (Process(stage, store) for _ in range(3))
     forked, forked_too, deleted = await stage.run(
         one.store.create(fork()), two.store.create(fork(session="two")), three.store.delete("room")
     )
@@ -189,14 +183,10 @@ async def test_two_forks_and_a_deletion(folder: Path, chance: random.Random) -> 
         assert outcome is None or isinstance(outcome, UnknownSession)
     made = {name for name, outcome in (("fork", forked), ("two", forked_too)) if outcome is None}
     assert {found.id for found in await store.heads()} == (made | {"room"} if made else set())
-    await check(store)
-    await store.close()
 
 
-async def test_a_fork_two_sweeps_and_a_renewal(folder: Path, chance: random.Random) -> None:
-    store = await prepare(folder)
-    stage = Stage(chance)
-    one, two, three, four = (Process(stage, folder) for _ in range(4))
+async def test_a_fork_two_sweeps_and_a_renewal(store: Any, stage: Stage) -> None:
+    one, two, three, four = (Process(stage, store) for _ in range(4))
     forked, swept, swept_too, touched = await stage.run(
         one.store.create(fork()),
         two.store.sweep(LATER),
@@ -210,15 +200,11 @@ async def test_a_fork_two_sweeps_and_a_renewal(folder: Path, chance: random.Rand
         assert "room" in left
     else:
         assert isinstance(touched, UnknownSession)
-    await check(store)
-    await store.close()
 
 
-async def test_appends_a_lease_and_a_deletion(folder: Path, chance: random.Random) -> None:
-    store = await prepare(folder)
-    stage = Stage(chance)
-    processes = [Process(stage, folder) for _ in range(4)]
-    body = chance.randbytes(5_000)  # more than a head takes
+async def test_appends_a_lease_and_a_deletion(store: Any, stage: Stage) -> None:
+    processes = [Process(stage, store) for _ in range(4)]
+    body = stage.chance.randbytes(5_000)  # more than a head takes
     first, second, leased, deleted = await stage.run(
         processes[0].store.append(Commit("room", entry(2, "one", body=body), expires=FAR, blobs={"digest": body})),
         processes[1].store.append(Commit("room", entry(2, "two", body=body), expires=FAR, blobs={"digest": body})),
@@ -231,14 +217,10 @@ async def test_appends_a_lease_and_a_deletion(folder: Path, chance: random.Rando
         assert outcome is None or isinstance(outcome, Conflict | UnknownSession)
     assert is_there(leased) or isinstance(leased, UnknownSession)
     assert await store.heads() == []
-    await check(store)
-    await store.close()
 
 
-async def test_an_id_that_is_removed_by_two_and_used_again_by_two(folder: Path, chance: random.Random) -> None:
-    store = await prepare(folder)
-    stage = Stage(chance)
-    processes = [Process(stage, folder) for _ in range(4)]
+async def test_an_id_that_is_removed_by_two_and_used_again_by_two(store: Any, stage: Stage) -> None:
+    processes = [Process(stage, store) for _ in range(4)]
     new = [head(owner=owner, expires=FAR) for owner in ("one", "two")]
     *begun, removed, swept = await stage.run(
         *(process.store.create(each, [entry(1, body=each.owner.encode())]) for process, each in zip(processes, new)),  # noqa: B905
@@ -250,14 +232,10 @@ async def test_an_id_that_is_removed_by_two_and_used_again_by_two(folder: Path, 
     deleted_again = removed is None and swept == 1
     left = [found.owner for found in await store.heads()]
     assert sum(map(is_there, begun)) == len(left) + deleted_again
-    await check(store)
-    await store.close()
 
 
-async def test_writers_in_the_midst_of_vacuums(folder: Path, chance: random.Random) -> None:
-    store = await prepare(folder)
-    stage = Stage(chance)
-    writer, maker, forker, one, two = (Process(stage, folder) for _ in range(5))
+async def test_writers_in_the_midst_of_vacuums(store: Any, stage: Stage) -> None:
+    writer, maker, forker, one, two = (Process(stage, store) for _ in range(5))
 
     async def write() -> None:
         for revision in range(2, 7):
@@ -273,18 +251,14 @@ async def test_writers_in_the_midst_of_vacuums(folder: Path, chance: random.Rand
     )
     assert outcomes == [None] * 5
     assert {found.id for found in await store.heads()} == {"room", "new", "fork"}
-    await check(store)
-    await store.close()
 
 
-async def test_a_process_may_die_at_any_point(folder: Path, chance: random.Random) -> None:
-    store = await prepare(folder)
+async def test_a_process_may_die_at_any_point(store: Any, stage: Stage) -> None:
     for revision in range(2, 6):
         await store.append(Commit("room", entry(revision, body=bytes(3_000)), expires=LATER))
     await store.create(head("expired", revision=0, expires=NOW))
-    stage = Stage(chance)
-    mortal = Process(stage, folder, dies_at=chance.randrange(40))
-    other = Process(stage, folder)
+    mortal = Process(stage, store, dies_at=stage.chance.randrange(40))
+    other = Process(stage, store)
     acknowledged: list[Any] = []
     six, seven = (entry(number, name, body=bytes(3_000)) for number, name in ((6, "six"), (7, "seven")))
 
@@ -327,5 +301,3 @@ async def test_a_process_may_die_at_any_point(folder: Path, chance: random.Rando
     assert "other fork" in left
     assert "fork" in left or "fork" not in acknowledged
     assert "new" not in left or "deleted" not in acknowledged
-    await check(store)
-    await store.close()

@@ -26,18 +26,6 @@ def url(redis_url: str) -> str:
 
 
 @pytest.fixture
-def keys(url: str) -> Iterator[RedisKeys]:
-    with RedisKeys(url) as keys:
-        yield keys
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[Store]:
-    async with bare(url) as opened:
-        yield opened
-
-
-@pytest.fixture
 def proxy(url: str) -> Iterator[Proxy]:
     with Proxy(url) as proxy:
         yield proxy

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -26,18 +25,6 @@ LARGE = "large " * 20_000
 @pytest.fixture
 def url(redis_url: str) -> str:
     return f"{redis_url}?prefix={uuid4().hex}:"
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[Store]:
-    async with bare(url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def keys(url: str) -> Iterator[RedisKeys]:
-    with RedisKeys(url) as keys:
-        yield keys
 
 
 def pass_time(keys: RedisKeys, seconds: float) -> None:
@@ -64,7 +51,7 @@ async def test_a_session_lives_a_little_longer_than_its_expiry(store: Store, key
     assert keys.seconds_left("room") == pytest.approx(600 + GRACE, abs=2)
     await store.append(Commit("room", entry(2, at=now), expires=now + 6000))
     assert keys.seconds_left("room") == pytest.approx(6000 + GRACE, abs=2)
-    await store.append(Commit("room", entry(3, at=now), expires=None, snapshot=Snapshot(3, b"state")))
+    await store.append(Commit("room", entry(3, at=now), snapshot=Snapshot(3, b"state")))
     assert keys.seconds_left("room") == pytest.approx(6000 + GRACE, abs=2)
 
 

@@ -107,7 +107,7 @@ class TestRetryStore(StoreConformance):
 async def test_what_was_not_done_is_done_again(store: RetryStore, unsure: UnsureStore) -> None:
     await begin(unsure)
     unsure.ahead.extend([BEFORE, BEFORE])
-    await store.append(Commit("room", Entry(2, "call", 1.0, b"body", "a"), expires=None))
+    await store.append(Commit("room", Entry(2, "call", 1.0, b"body", "a")))
     assert unsure.seen == ["append"] * 3
     assert [entry.call_id for entry in await store.entries("room")] == ["seed", "a"]
 
@@ -120,7 +120,7 @@ async def test_a_commit_whose_answer_was_lost_is_done_once(
     await begin(unsure)
     unsure.ahead.extend([AFTER, BEFORE, None, BEFORE])  # the last is the question whether it was done
     entry = Entry(2, "call", 1.0, b"body", call_id)
-    await store.append(Commit("room", entry, expires=None, closes=closes))
+    await store.append(Commit("room", entry, closes=closes))
     assert unsure.seen == ["append", "append", "append", "entries", "append", "entries"]
     assert await store.entries("room") == [SEED, entry]
     assert (await store.head("room")).closed == closes
@@ -146,17 +146,17 @@ async def test_a_commit_that_lost_to_another_is_refused(
 ) -> None:
     await begin(unsure)
     unsure.ahead.extend([BEFORE])
-    await unsure.store.append(Commit("room", theirs, expires=None))
+    await unsure.store.append(Commit("room", theirs))
     with pytest.raises(refusal):
-        await store.append(Commit("room", Entry(2, "call", 1.0, b"ours", "a"), expires=None))
+        await store.append(Commit("room", Entry(2, "call", 1.0, b"ours", "a")))
     assert await store.entries("room") == [SEED, theirs]
 
 
 async def test_a_commit_that_is_refused_at_once_is_not_asked_for(store: RetryStore, unsure: UnsureStore) -> None:
     await begin(unsure)
-    await unsure.store.append(Commit("room", Entry(2, "close", 1.0, b""), expires=None, closes=True))
+    await unsure.store.append(Commit("room", Entry(2, "close", 1.0, b""), closes=True))
     with pytest.raises(SessionClosed):
-        await store.append(Commit("room", Entry(2, "close", 1.0, b""), expires=None))
+        await store.append(Commit("room", Entry(2, "close", 1.0, b"")))
     assert unsure.seen == ["append"]
 
 
@@ -246,7 +246,7 @@ async def test_who_waits_can_be_cancelled(store: RetryStore, unsure: UnsureStore
     await begin(unsure)
     unsure.ahead.extend([AFTER, *[BEFORE] * 1000])
     entry = Entry(2, "call", 1.0, b"body", "a")
-    waiting = asyncio.create_task(store.append(Commit("room", entry, expires=None)))
+    waiting = asyncio.create_task(store.append(Commit("room", entry)))
     while len(unsure.seen) < 3:  # noqa: ASYNC110 - it is in the midst of trying
         await asyncio.sleep(0)
     waiting.cancel()
@@ -268,7 +268,7 @@ async def test_a_closed_store_is_not_tried_again(store: RetryStore, unsure: Unsu
 async def test_closing_waits_for_what_is_tried_again(store: RetryStore, unsure: UnsureStore) -> None:
     await begin(unsure)
     unsure.ahead.extend([BEFORE, BEFORE])
-    append = asyncio.create_task(store.append(Commit("room", Entry(2, "call", 1.0, b"body", "a"), expires=None)))
+    append = asyncio.create_task(store.append(Commit("room", Entry(2, "call", 1.0, b"body", "a"))))
     await asyncio.sleep(0)
     await asyncio.gather(store.close(), store.close())
     assert append.done()
@@ -317,7 +317,7 @@ async def test_no_commit_is_lost_or_done_twice(monkeypatch: pytest.MonkeyPatch, 
             revision = (await store.head("room")).revision + 1
             call_id = f"{name}/{next(numbers)}"
             try:
-                await store.append(Commit("room", Entry(revision, "call", 1.0, b"one more", call_id), expires=None))
+                await store.append(Commit("room", Entry(revision, "call", 1.0, b"one more", call_id)))
                 done.append(call_id)
             except Conflict:
                 continue

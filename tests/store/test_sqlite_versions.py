@@ -35,12 +35,6 @@ def tables(path: Path) -> list[tuple[str, str]]:
         return [*found, ("version", str(connection.execute("PRAGMA user_version").fetchone()[0]))]
 
 
-async def test_a_new_file_is_of_version_1(path: Path, url: str) -> None:
-    async with open_store(url):
-        pass
-    assert tables(path)[-1] == ("version", "1")
-
-
 @pytest.mark.usefixtures("older")
 async def test_an_older_file_gets_the_tables_of_a_new_one_and_keeps_its_sessions(tmp_path: Path, url: str) -> None:
     for _ in range(2):

@@ -205,12 +205,12 @@ async def test_a_move_does_not_show_in_the_fence_or_the_lease(store: Store) -> N
     before = await store.head("room")
     await store.sweep(COLD)
     assert await store.head("room") == before
-    await store.append(Commit("room", make.entry(2), expires=None, fence=8))
+    await store.append(Commit("room", make.entry(2), fence=8))
     assert await store.head("room") == Head(
         "room", "env", "owner", NOW, LATER, 2, fence=8, holder="me", leased_until=NOW + 1
     )
     with pytest.raises(Conflict):
-        await store.append(Commit("room", make.entry(3), expires=None, fence=7))
+        await store.append(Commit("room", make.entry(3), fence=7))
     assert (await store.lease("room", "me", now=COLD, until=LATER)).fence == 8
     with pytest.raises(SessionLeased):
         await store.lease("room", "another", now=COLD, until=LATER)

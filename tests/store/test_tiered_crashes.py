@@ -564,7 +564,7 @@ async def test_processes_that_are_killed_lose_nothing_they_acknowledged(tmp_path
             assert [call_id for call_id in call_ids if call_id in acknowledged[room]] == acknowledged[room]
             head = await store.head(room)
             assert head.revision == len(call_ids)
-            await store.append(Commit(room, make.entry(head.revision + 1), expires=None))
+            await store.append(Commit(room, make.entry(head.revision + 1)))
         assert await store.maintenance.orphans() == []
 
 

@@ -44,7 +44,7 @@ class TestAllAroundOne(StoreConformance):
 async def test_every_operation_is_seen_with_its_session() -> None:
     store = SeenStore(MemoryStore())
     await store.create(Head("room", "env", "owner", 0.0, 10.0, 1), [Entry(1, "seed", 0.0, b"")], Snapshot(1, b""))
-    await store.append(Commit("room", Entry(2, "call", 0.0, b"", "call"), expires=None))
+    await store.append(Commit("room", Entry(2, "call", 0.0, b"", "call")))
     await store.touch("room", now=0.0, expires=10.0)
     assert (await store.lease("room", "holder", now=0.0, until=1.0)).holder == "holder"
     await store.release("room", "holder")

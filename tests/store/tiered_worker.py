@@ -13,7 +13,7 @@ async def add(store: Store, room: str, call_id: str, now: float) -> None:
         head = await store.head(room)
         entry = Entry(head.revision + 1, "call", now, b"body", call_id)
         try:
-            return await store.append(Commit(room, entry, expires=None, fence=head.fence))
+            return await store.append(Commit(room, entry, fence=head.fence))
         except Conflict:
             continue
 
