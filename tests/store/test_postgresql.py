@@ -591,7 +591,7 @@ async def test_a_step_writes_as_much_however_many_went_before_and_a_fork_next_to
 
 
 @pytest.mark.parametrize(
-    "place", ["me:wr0ng%2Fsecret@{server}/db", "{user}@{server}/nowhere", "me:secret@127.0.0.1:1/db"]
+    "place", ["{user}wr0ng%2Fsecret@{server}/postgres", "{user}@{server}/nowhere", "me:secret@127.0.0.1:1/db"]
 )
 async def test_where_no_store_can_be_is_said_without_the_password(postgresql_url: str, place: str) -> None:
     user, _, server = urlsplit(postgresql_url).netloc.rpartition("@")
