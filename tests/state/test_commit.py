@@ -110,21 +110,6 @@ def replayed(base: Any, patch: Any) -> Any:
     return result
 
 
-def test_a_commit_shares_what_was_not_touched() -> None:
-    base = Zoo(deep=Deep(rows=[{"a": Plain()}, {"b": Plain()}]), spans=[Span(), Span()], pair=(Plain(), Span()))
-    state = draft_of(base, DraftContext())
-    state.spans[1].end = 20
-    assert state.pair is not None
-    assert state.pair[0].n == 0
-    result, patch = commit(state)
-    assert patch == [("set", ("spans", 1, "end"), 20)]
-    assert result.spans[0] is base.spans[0]
-    assert result.deep is base.deep
-    assert result.pair is base.pair
-    assert replayed(base, patch) == result
-    assert base.spans[1].end == 10
-
-
 @pytest.mark.parametrize(
     ("change", "patch"),
     [
@@ -182,16 +167,6 @@ def test_a_new_order_shares_its_items_and_so_does_its_replay() -> None:
     assert [span is base.spans[old] for span, old in zip(result.spans, (1, 2, 0), strict=True)] == [True] * 3
     again = patched(base, decode(encode_patch(patch)))
     assert [span is base.spans[old] for span, old in zip(again.spans, (1, 2, 0), strict=True)] == [True] * 3
-
-
-def test_enum_keys_are_kept_and_coerced() -> None:
-    base = Zoo(by_color={Color.RED: Plain()})
-    state = draft_of(base, DraftContext())
-    state.by_color[Color.RED].n = 4
-    state.by_color["blue"] = Plain(n=5)  # type: ignore[index]
-    result, patch = commit(state)
-    assert result.by_color == {Color.RED: Plain(n=4), Color.BLUE: Plain(n=5)}
-    assert all(isinstance(key, Color) for key in replayed(base, patch).by_color)
 
 
 INVALID = [
@@ -272,17 +247,6 @@ def test_changes_within_a_constraint_leave_small_operations_and_share_the_rest()
     result, patch = commit(state)
     assert patch == [("set", ("rows", 2, "n"), 7)]
     assert result.rows[0] is base.rows[0]
-
-
-def test_a_union_can_change_its_member() -> None:
-    base = Zoo(pet=Cat(), pets=[Cat(), Dog()])
-    state = draft_of(base, DraftContext())
-    state.pet = Dog(tricks=["sit"])
-    state.pets[0], state.pets[1] = state.pets[1], state.pets[0]
-    state.pets[0].tricks.append("roll")  # type: ignore[union-attr]
-    result, patch = commit(state)
-    assert (result.pet, result.pets) == (Dog(tricks=["sit"]), [Dog(tricks=["roll"]), Cat()])
-    assert replayed(base, patch) == result
 
 
 class Checked(State):
@@ -496,21 +460,14 @@ def test_the_same_committed_object_at_two_places_changes_at_one() -> None:
 @pytest.mark.parametrize("wrap", [list, tuple, deque, iter, lambda items: dict(enumerate(items)).values()])
 def test_whatever_holds_the_values_they_are_copied(wrap: Any) -> None:
     state = draft(spans=[Span(end=1)])
-    own = Span(end=2)
+    own, plain = Span(end=2), Plain(n=1)
     state.spans = wrap([*state.spans, own])
+    state.by_color = MappingProxyType({Color.RED: plain})  # type: ignore[assignment]
     result = commit(state).state
-    own.end = 3
+    own.end, plain.n = 3, 2
     assert result.spans == [Span(end=1), Span(end=2)]
-    assert [type(span) for span in result.spans] == [Span, Span]
-
-
-def test_a_mapping_of_another_kind_is_copied() -> None:
-    state = draft()
-    own = Plain(n=1)
-    state.by_color = MappingProxyType({Color.RED: own})  # type: ignore[assignment]
-    result = commit(state).state
-    own.n = 2
     assert result.by_color == {Color.RED: Plain(n=1)}
+    assert [type(span) for span in result.spans] == [Span, Span]
 
 
 def test_unions_of_containers_of_one_kind_change_within() -> None:

@@ -151,15 +151,6 @@ def test_an_event_is_applied_at_once_and_recorded() -> None:
     assert base == Cart()
 
 
-def test_what_events_do_not_touch_is_shared() -> None:
-    base = cart_of("pen")
-    cart = draft_for_tool(base)
-    cart.emit(Marked(name="pen"))
-    state = ended(cart).state
-    assert state.lines is base.lines
-    assert state.marks == {"pen"}
-
-
 CHANGES: list[Callable[[Any], Any]] = [
     lambda cart: setattr(cart, "total", 5),
     lambda cart: cart.order.append("x"),

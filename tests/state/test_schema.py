@@ -115,13 +115,8 @@ def test_data_goes_from_version_to_version() -> None:
     assert schema_of(Cart).version == 3
 
 
-def test_data_that_is_newer_than_the_code_is_refused() -> None:
-    with raises(SchemaChanged):
-        Cart.__migrations__.upgrade({}, 4)
-
-
-def test_a_migration_that_is_missing_fails_or_gives_no_fields_is_named() -> None:
-    class Basket(State, version=4):
+def test_data_for_which_there_is_no_way_is_refused() -> None:
+    class Basket(State, version=5):
         total: int = 0
 
     @Basket.migration(2)
@@ -132,22 +127,10 @@ def test_a_migration_that_is_missing_fails_or_gives_no_fields_is_named() -> None
     def _(data: dict[str, Any]) -> Any:
         data["total"] = 1
 
-    upgrade = Basket.__migrations__.upgrade
-    with raises(SchemaChanged):
-        upgrade({}, 1)
-    with raises(SchemaChanged):
-        upgrade({}, 2)
-    with raises(SchemaChanged):
-        upgrade({}, 3)
-
-
-def test_a_migration_that_gives_what_cannot_be_stored_is_refused() -> None:
-    class Basket(State, version=2):
-        total: int = 0
-
-    Basket.migration(1)(lambda data: {"total": object()})
-    with raises(SchemaChanged):
-        Basket.__migrations__.upgrade({}, 1)
+    Basket.migration(4)(lambda data: {"total": object()})
+    for version in (1, 2, 3, 4, 6):  # for the last, which is newer, the code is too old
+        with raises(SchemaChanged):
+            Basket.__migrations__.upgrade({}, version)
 
 
 def test_a_migration_that_leads_nowhere_is_refused() -> None:
