@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from stateroom.errors import StoreFull, UnknownStore
+from stateroom.errors import StoreFull
 from stateroom.store import Commit, Entry, open_store
 from tests.messages import raises
 from tests.store.rooms import head
@@ -37,13 +37,6 @@ async def test_a_fork_that_is_refused_for_want_of_room_does_not_hold_its_parent(
         with pytest.raises(StoreFull):
             await store.create(head("fork", parent="a"))
         assert await store.sweep(10.0) == 1
-
-
-@pytest.mark.parametrize("url", ["memory://?max_sessions=0", "memory://?max_sessions=few", "memory://?size=3"])
-async def test_a_bound_that_makes_no_sense_is_refused(url: str) -> None:
-    with raises(UnknownStore):
-        async with open_store(url):
-            pass
 
 
 async def test_swept_bodies_are_let_go() -> None:

@@ -21,7 +21,6 @@ from stateroom.errors import (
     ForeignStore,
     StoreUnavailable,
     UnknownSession,
-    UnknownStore,
 )
 from stateroom.store import Commit, Snapshot, Store, open_store, store_class
 from tests.messages import raises
@@ -137,32 +136,6 @@ async def test_a_load_reads_the_newest_snapshot_and_what_follows(server: RedisSe
 
 
 # Addresses.
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "redis://host:port/0",
-        "redis://host:1/name",
-        "redis://one,two/0",
-        "unix://",
-        "unix://host/path",
-        "unix:///path?db=x",
-        "redis+sentinel://host:1",
-        "redis+sentinel:///service",
-        "redis+cluster://",
-        "redis+cluster://host:1/3",
-    ],
-)
-async def test_an_address_that_cannot_be_understood_is_refused_with_examples(address: str) -> None:
-    with raises(UnknownStore):
-        async with open_store(address):
-            pass
-
-
-async def test_an_option_of_another_kind_of_address_is_refused() -> None:
-    with raises(UnknownStore):
-        await RedisStore.open("redis://localhost?ssl_ca_certs=ca.pem")
 
 
 async def test_databases_and_prefixes_are_stores_of_their_own(server: RedisServer, prefix: str) -> None:

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from stateroom.errors import BadData, Conflict, DuplicateCall, ForeignStore, StoreError, StoreUnavailable, UnknownStore
+from stateroom.errors import BadData, Conflict, DuplicateCall, ForeignStore, StoreError, StoreUnavailable
 from stateroom.store import Commit, Head, Snapshot, Store, open_store, store_class
 from stateroom.store.sqlite import rows
 from tests.messages import raises
@@ -100,16 +100,6 @@ async def test_a_path_that_cannot_be_a_file_is_an_error(tmp_path: Path, place: s
         async with asyncio.timeout(PATIENCE), open_store(f"sqlite:///{tmp_path}/{place}"):
             pass
     assert await all_threads_end()
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite://rooms.db", "sqlite://h/a.db", "sqlite:///a.db?mode=ro"],
-)
-async def test_a_url_that_is_not_a_path_alone_is_refused(url: str) -> None:
-    with raises(UnknownStore):
-        async with open_store(url):
-            pass
 
 
 @pytest.mark.parametrize(

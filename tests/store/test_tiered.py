@@ -18,7 +18,6 @@ from stateroom.errors import (
     StoreError,
     StoreUnavailable,
     UnknownSession,
-    UnknownStore,
 )
 from stateroom.store import Commit, Head, MemoryStore, Snapshot, Store, open_store
 from stateroom.store.conformance import make
@@ -516,26 +515,6 @@ async def test_a_copy_of_another_session_of_that_name_is_not_read(tmp_path: Path
 
 
 # URLs.
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "tiered://",
-        "tiered://?warm=memory://",
-        "tiered://?warm=memory://&cold=redis",
-        "tiered://?warm=memory://&cold=memory://",
-        "tiered://host?warm=memory://&cold=sqlite:///a.db",
-        "tiered://?warm=memory://&cold=sqlite:///a.db&durable=both",
-        "tiered://?warm=memory://&cold=sqlite:///a.db&cool=soon",
-        "tiered://?warm=redis://h?db=1&prefix=a&cold=memory://",
-        "tiered://?warm=nonsense://&cold=memory://",
-    ],
-)
-async def test_a_url_that_makes_no_sense_is_refused(url: str) -> None:
-    with raises(UnknownStore):
-        async with open_store(url):
-            pass
 
 
 async def test_a_tier_that_is_something_else_is_an_error_at_once(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from stateroom.store import Commit, MemoryStore, Record, Snapshot, Store, Work, 
 from stateroom.store.conformance import make
 from stateroom.store.conformance.make import LATER, MUCH_LATER, NOW
 from stateroom.store.conformance.reference import Reference, ask, choose_call, compare
+from stateroom.store.tiered.durable_warm import DurableWarmStore
 from stateroom.store.tiered.tier import kind_of
 from tests.patience import PATIENCE
 from tests.store.tiers import Crash, Death, Fate, Meanwhile, Script, process, tiered
@@ -74,6 +75,20 @@ async def check(store: Store, family: list[Record]) -> None:
     assert [head.id for head in await store.children("root")] == ["closed", "fork"]
 
 
+async def every_step(
+    *, at_rest: bool = False, most: int = 1000
+) -> AsyncIterator[tuple[int, Tiers, DurableWarmStore, list[Record]]]:
+    """The steps of something, until the test has come to its end: a family in fresh tiers for each."""
+    for step in range(1, most):
+        tiers = new_tiers()
+        store = process(*tiers)
+        family = await make_family(store)
+        if at_rest:
+            await store.sweep(NOW + 2)
+            assert await where(tiers) == [set(), set(FAMILY)]
+        yield step, tiers, store, family
+
+
 async def where(tiers: Tiers) -> list[set[str]]:
     return [{head.id for head in await tier.heads()} for tier in tiers]
 
@@ -83,10 +98,7 @@ async def where(tiers: Tiers) -> list[set[str]]:
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 async def test_a_move_down_can_end_at_any_step(done: bool) -> None:
-    for step in range(1, 1000):
-        tiers = new_tiers()
-        store = process(*tiers)
-        family = await make_family(store)
+    async for step, tiers, store, family in every_step():
         try:
             await process(*tiers, Death(step, done=done)).sweep(NOW + 2)
             break
@@ -109,12 +121,7 @@ async def test_a_move_down_can_end_at_any_step(done: bool) -> None:
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 async def test_a_move_up_can_end_at_any_step(done: bool) -> None:
-    for step in range(1, 1000):
-        tiers = new_tiers()
-        store = process(*tiers)
-        family = await make_family(store)
-        await store.sweep(NOW + 2)
-        assert await where(tiers) == [set(), set(FAMILY)]
+    async for step, tiers, store, family in every_step(at_rest=True):
         before = await store.entries("fork")
         try:
             await process(*tiers, Death(step, done=done)).append(Commit("fork", make.entry(5), expires=LATER))
@@ -139,11 +146,7 @@ async def test_a_move_up_can_end_at_any_step(done: bool) -> None:
 @pytest.mark.parametrize("at_rest", [False, True], ids=["warm", "cold"])
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 async def test_a_deletion_can_end_at_any_step(done: bool, at_rest: bool) -> None:
-    for step in range(1, 1000):
-        tiers = new_tiers()
-        store = process(*tiers)
-        await make_family(store)
-        await store.sweep(NOW + 2)
+    async for step, tiers, store, _ in every_step(at_rest=True):
         if not at_rest:
             await store.touch("fork", now=NOW, expires=LATER)
         grandchild = await store.maintenance.export("grandchild")
@@ -340,12 +343,7 @@ async def test_work_and_a_move_may_begin_at_any_step_of_each_other(
     work: Callable[[Store], Work[None]], first: str, up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 2 * PATIENCE)
-    for step in range(1, 1000):
-        tiers = new_tiers()
-        store = process(*tiers)
-        family = await make_family(store)
-        if up:
-            await store.sweep(NOW + 2)
+    async for step, tiers, store, family in every_step(at_rest=up):
         move = partial(touch_root if up else sweep, process(*tiers))
         meanwhile = Meanwhile(step, partial(work, process(*tiers)))
         if first == "work":
@@ -362,12 +360,7 @@ async def test_work_and_a_move_may_begin_at_any_step_of_each_other(
 @pytest.mark.parametrize("up", [False, True], ids=["down", "up"])
 async def test_a_mover_that_comes_late_is_not_in_anybodys_way(up: bool) -> None:
     """At any step of its move another process takes over, finishes the move, and goes on with the session."""
-    for step in range(1, 1000):
-        tiers = new_tiers()
-        store = process(*tiers)
-        await make_family(store)
-        if up:
-            await store.sweep(NOW + 2)
+    async for step, tiers, store, _ in every_step(at_rest=up):
         late = Script({step: partial(append, process(*tiers))})
         await (touch_root if up else sweep)(process(*tiers, late))
         if late.number < step:
@@ -404,10 +397,7 @@ async def test_a_fork_that_is_made_while_its_parent_moves_is_not_left_behind(
     """Whoever makes it has seen its parent in the warm tier; and dies, perhaps, before they look again."""
     monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 0.02)
     left_behind = 0
-    for step in range(1, 1000):
-        tiers = new_tiers()
-        store = process(*tiers)
-        await make_family(store)
+    async for step, tiers, store, _ in every_step():
         paused, made = asyncio.Event(), asyncio.Event()
         mover = process(*tiers, Script({step: partial(_pause, paused, made)}))
         moving = asyncio.create_task(mover.sweep(NOW + 2))
@@ -459,11 +449,7 @@ async def _go_on(made: asyncio.Event, dies: bool) -> None:
 
 async def test_whoever_stops_waiting_does_not_stop_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 2 * PATIENCE)
-    for step in range(1, 20):
-        tiers = new_tiers()
-        store = process(*tiers)
-        await make_family(store)
-        await store.sweep(NOW + 2)
+    async for step, tiers, store, _ in every_step(at_rest=True, most=20):
         waiting: list[asyncio.Task[None]] = []
 
         async def stop_waiting(waiting: list[asyncio.Task[None]] = waiting) -> None:
@@ -479,10 +465,7 @@ async def test_whoever_stops_waiting_does_not_stop_a_move(monkeypatch: pytest.Mo
 
 async def test_a_mover_that_was_stopped_for_long_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stateroom.store.tiered.transfer.FRESH", 0.01)
-    for step in range(1, 1000):
-        tiers = new_tiers()
-        store = process(*tiers)
-        await make_family(store)
+    async for step, tiers, store, _ in every_step():
 
         async def work(tiers: Tiers = tiers) -> None:
             other = process(*tiers)

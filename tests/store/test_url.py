@@ -164,6 +164,39 @@ def test_a_url_that_cannot_be_split_is_refused() -> None:
         parse_url("x://[::1/a")
 
 
+REFUSED = [
+    *("memory://?max_sessions=0", "memory://?max_sessions=few", "memory://?size=3"),
+    *(
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite://rooms.db",
+        "sqlite://h/a.db",
+        "sqlite:///a.db?mode=ro",
+    ),
+    *("redis://host:port/0", "redis://host:1/name", "redis://one,two/0", "redis://localhost?ssl_ca_certs=ca.pem"),
+    *("unix://", "unix://host/path", "unix:///path?db=x", "redis+sentinel://host:1", "redis+sentinel:///service"),
+    *("redis+cluster://", "redis+cluster://host:1/3"),
+    *("s3://", "s3:///prefix", "gs://", "az://", "file://", "file:///", "file://host/folder", "file:///tmp/a?region=x"),
+    *("s3://rooms?account=a", "gs://rooms?region=x", "az://rooms?region=x"),
+    "postgresql://me:hunter%zz2@host/db",
+    *(f"postgresql://me:hunter2@host/db?{option}" for option in ("schem=a", "schema=a.b", "schema=", "pool=0")),
+    "postgresql://me:hunter2@host/db?schema=" + "a" * 64,
+    *("tiered://", "tiered://?warm=memory://", "tiered://?warm=memory://&cold=redis"),
+    *("tiered://?warm=memory://&cold=memory://", "tiered://host?warm=memory://&cold=sqlite:///a.db"),
+    "tiered://?warm=memory://&cold=sqlite:///a.db&durable=both",
+    "tiered://?warm=memory://&cold=sqlite:///a.db&cool=soon",
+    *("tiered://?warm=redis://h?db=1&prefix=a&cold=memory://", "tiered://?warm=nonsense://&cold=memory://"),
+]
+
+
+@pytest.mark.parametrize("url", REFUSED)
+async def test_a_url_that_its_store_cannot_understand_is_refused_without_the_password(url: str) -> None:
+    with raises(UnknownStore) as refused:
+        await opened(url)
+    assert "hunter" not in str(refused.value)
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "many", ""])
 def test_a_number_in_a_url_is_whole_and_positive(text: str) -> None:
     parts = parse_url(f"x://?size={text}", options={"size"})
