@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from stateroom.errors import StoreUnavailable
-from stateroom.store import Entry, Head, Store, store_class
+from stateroom.store import Entry, Head, Store, open_store, store_class
 from tests.patience import PATIENCE
 
 T = TypeVar("T")
@@ -43,6 +43,12 @@ async def bare(url: str) -> AsyncIterator[Any]:
         yield store
     finally:
         await store.close()
+
+
+async def visit(url: str) -> None:
+    """Open a store, and close it again."""
+    async with open_store(url):
+        pass
 
 
 async def at_last(work: Callable[[], Awaitable[T]], *passing: type[Exception]) -> T:

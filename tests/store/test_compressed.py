@@ -1,14 +1,12 @@
 """`compress=zstd`: smaller in the store, the same outside."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import example, given, strategies as st
 
 from stateroom.errors import BadData
 from stateroom.session import read_entry
 from stateroom.state import decode, digest_of, encode
-from stateroom.store import Commit, Entry, MemoryStore, Record, open_store
+from stateroom.store import Commit, Entry, MemoryStore, open_store
 from stateroom.store.compression import PACKED, PLAIN, SMALL, CompressedStore
 from stateroom.store.wrapper import MARK
 from tests.messages import raises
@@ -40,20 +38,6 @@ async def test_what_was_written_before_stays_readable(url: str) -> None:
         assert await store.blobs("room", [digest_of(disguised)]) == blobs
         await store.append(Commit("room", Entry(4, "call", 1.0, TEXT)))
         assert (await store.load("room")).entries[-1].body == TEXT
-
-
-async def test_a_record_can_be_restored_with_and_without(url: str, tmp_path: Path) -> None:
-    async with (
-        open_store(f"{url}?compress=zstd") as store,
-        open_store(f"sqlite:///{tmp_path / 'plain.db'}") as plain,
-        open_store(f"sqlite:///{tmp_path / 'again.db'}?compress=zstd") as again,
-    ):
-        await fill(store, TEXT)
-        record: Record = await store.maintenance.export("room")
-        await plain.put(record)
-        assert set(await bodies(plain)) == {TEXT}
-        await again.put(await plain.maintenance.export("room"))
-        assert await again.maintenance.export("room") == record
 
 
 @given(st.binary(max_size=300) | st.binary(max_size=40).map(lambda part: part * 20), st.sampled_from(PLACES))

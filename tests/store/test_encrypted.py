@@ -16,6 +16,7 @@ from stateroom.store import Commit, Entry, Head, MemoryStore, Snapshot, open_sto
 from stateroom.store.encryption import FORM, EncryptedStore, read_keys
 from tests.messages import raises
 from tests.store.bodies import bodies, fill
+from tests.store.rooms import visit
 
 OLD, NEW = (f"{name}:{b64encode(name.encode() * 16).decode()}" for name in ("k1", "k2"))
 SECRET = b"nobody is to read this"
@@ -228,8 +229,7 @@ async def test_keys_that_cannot_be_used_are_refused_and_not_shown(
     monkeypatch.setenv("ROOM_KEYS", text)
     for source in ("env:ROOM_KEYS", f"file:{tmp_path / 'keys'}"):
         with raises(UnknownStore) as refused:
-            async with open_store(f"sqlite:///{tmp_path / 'rooms.db'}?keys={source}"):
-                pass
+            await visit(f"sqlite:///{tmp_path / 'rooms.db'}?keys={source}")
         assert "c2Vj" not in str(refused.value)
         assert not (tmp_path / "rooms.db").exists()
 
@@ -239,8 +239,7 @@ async def test_keys_that_cannot_be_used_are_refused_and_not_shown(
 )
 async def test_a_place_of_keys_that_cannot_be_used_is_refused(source: str) -> None:
     with raises(UnknownStore) as refused:
-        async with open_store(f"memory://?keys={source}"):
-            pass
+        await visit(f"memory://?keys={source}")
     assert VALUE not in str(refused.value)
 
 

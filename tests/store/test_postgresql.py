@@ -36,7 +36,7 @@ from tests.messages import raises
 from tests.patience import PATIENCE
 from tests.servers.pooler import SERVERS, TransactionPooler
 from tests.servers.postgresql import PASSWORD, PostgreSQLServer, fresh_schema
-from tests.store.rooms import FAR, bare, begin, entry, head
+from tests.store.rooms import FAR, bare, begin, entry, head, visit
 
 PostgreSQLStore = store_class("postgresql://")
 """The store itself, with nobody who tries again."""
@@ -436,8 +436,7 @@ async def test_a_newer_store_is_refused(url: str) -> None:
     with admin(url) as connection:
         connection.execute("INSERT INTO stateroom_migrations (version) VALUES (99)")
     with raises(ForeignStore):
-        async with open_store(url):
-            pass
+        await visit(url)
 
 
 async def test_a_schema_of_another_program_is_left_alone(url: str) -> None:
@@ -445,8 +444,7 @@ async def test_a_schema_of_another_program_is_left_alone(url: str) -> None:
     with admin(url) as connection:
         connection.execute(f"CREATE SCHEMA {schema} CREATE TABLE sessions (sid text)")
         with raises(ForeignStore):
-            async with open_store(url):
-                pass
+            await visit(url)
         assert connection.execute(
             "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind = 'r'", (schema,)
         ).fetchall() == [("sessions",)]
@@ -455,8 +453,7 @@ async def test_a_schema_of_another_program_is_left_alone(url: str) -> None:
 async def test_another_isolation_is_refused(url: str) -> None:
     options = quote("-c default_transaction_isolation=serializable")
     with pytest.raises(StoreUnavailable):
-        async with open_store(f"{url}&options={options}"):
-            pass
+        await visit(f"{url}&options={options}")
 
 
 @pytest.mark.parametrize("name", ["nul\x00", "\x00", "half a pair \ud800", "\udcff", ""])

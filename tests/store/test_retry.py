@@ -104,14 +104,6 @@ class TestRetryStore(StoreConformance):
 # What is done again.
 
 
-async def test_what_was_not_done_is_done_again(store: RetryStore, unsure: UnsureStore) -> None:
-    await begin(unsure)
-    unsure.ahead.extend([BEFORE, BEFORE])
-    await store.append(Commit("room", Entry(2, "call", 1.0, b"body", "a")))
-    assert unsure.seen == ["append"] * 3
-    assert [entry.call_id for entry in await store.entries("room")] == ["seed", "a"]
-
-
 @pytest.mark.parametrize("call_id", ["a", None])
 @pytest.mark.parametrize("closes", [False, True])
 async def test_a_commit_whose_answer_was_lost_is_done_once(

@@ -18,7 +18,7 @@ from stateroom.store import Commit, Head, Snapshot, Store, open_store, store_cla
 from stateroom.store.sqlite import rows
 from tests.messages import raises
 from tests.patience import PATIENCE
-from tests.store.rooms import FAR, begin, entry, head
+from tests.store.rooms import FAR, begin, entry, head, visit
 
 LOG = 8 << 20
 """Bytes of the log that a file may leave behind."""
@@ -58,8 +58,7 @@ async def test_a_file_of_another_program_is_refused_and_left_alone(path: Path, u
             connection.execute(content)
     before = path.read_bytes()
     with raises(ForeignStore):
-        async with open_store(url):
-            pass
+        await visit(url)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
@@ -70,8 +69,7 @@ async def test_a_store_of_a_newer_version_is_refused(path: Path, url: str) -> No
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 99")
     with raises(ForeignStore):
-        async with open_store(url):
-            pass
+        await visit(url)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT id FROM sessions").fetchall() == [("room",)]
 
@@ -85,8 +83,7 @@ async def test_an_empty_file_becomes_a_store(path: Path, url: str) -> None:
 
 async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with raises(StoreUnavailable):
-        async with open_store(f"sqlite:///{tmp_path}/missing/rooms.db"):
-            pass
+        await visit(f"sqlite:///{tmp_path}/missing/rooms.db")
     assert not list(tmp_path.iterdir())
 
 
@@ -386,8 +383,7 @@ async def test_an_opening_that_fails_unexpectedly_is_an_error_and_not_a_wait(
     monkeypatch.setattr("stateroom.store.sqlite.thread.connect", fail)
     async with asyncio.timeout(60):
         with raises(StoreUnavailable):
-            async with open_store(url):
-                pass
+            await visit(url)
 
 
 @pytest.mark.parametrize("replaced", [False, True])

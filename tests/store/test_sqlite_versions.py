@@ -11,6 +11,7 @@ from stateroom.errors import StoreUnavailable
 from stateroom.store import Entry, Head, open_store
 from stateroom.store.sqlite import file
 from tests.messages import raises
+from tests.store.rooms import visit
 
 NEXT = "CREATE TABLE fine (a);\n\nALTER TABLE blobs ADD COLUMN fine INTEGER;"
 
@@ -40,8 +41,7 @@ async def test_an_older_file_gets_the_tables_of_a_new_one_and_keeps_its_sessions
     for _ in range(2):
         async with open_store(url) as store:
             assert await store.entries("room") == [Entry(1, "seed", 10.0, b"seed")]
-    async with open_store(f"sqlite:///{tmp_path}/new.db"):
-        pass
+    await visit(f"sqlite:///{tmp_path}/new.db")
     assert tables(tmp_path / "rooms.db") == tables(tmp_path / "new.db")
     assert tables(tmp_path / "new.db")[-1] == ("version", "2")
 
@@ -61,8 +61,7 @@ async def test_a_migration_that_fails_leaves_the_file_as_it_was(
     with monkeypatch.context() as patched:
         set_migrations(patched, [*file.MIGRATIONS, "CREATE TABLE not fine (a);"])
         with raises(StoreUnavailable):
-            async with open_store(url):
-                pass
+            await visit(url)
     assert tables(path) == before
     async with open_store(url) as store:
         assert (await store.head("room")).revision == 1

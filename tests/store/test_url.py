@@ -243,8 +243,7 @@ async def test_whoever_opens_a_store_without_a_block_closes_it() -> None:
 async def test_an_option_of_every_url_that_cannot_be_used_is_refused(tmp_path: Path, option: str) -> None:
     url = f"sqlite:///{tmp_path / 'rooms.db'}?{option}"
     with raises(UnknownStore):
-        async with open_store(url):
-            pass
+        await opened(url)
     assert not (tmp_path / "rooms.db").exists()
 
 
