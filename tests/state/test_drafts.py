@@ -136,18 +136,10 @@ def test_a_draft_is_an_instance_of_what_it_stands_for() -> None:
 
 
 def test_drafts_and_plain_values_compare_both_ways_round() -> None:
-    base = Shop(
-        orders=[Order(lines=[Line(sku="a")])], stock={"a": Line()}, tags={"x"}, both=Pair(left=Line(), right=Line())
-    )
+    base = Shop(orders=[Order(lines=[Line(sku="a")])], both=Pair(left=Line(), right=Line()))
     state = draft_of(base, DraftContext())
-    assert state == base
-    assert base == state
-    assert state.orders == base.orders
-    assert base.orders == state.orders
+    assert state == base == state
     assert state.both == base.both == state.both
-    assert state.stock == base.stock
-    assert base.stock == state.stock
-    assert state.tags == base.tags
     state.orders[0].lines[0].sku = "b"
     assert state != base
     assert base != state

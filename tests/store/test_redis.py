@@ -16,8 +16,6 @@ from redis.asyncio.connection import Connection
 
 from stateroom.errors import (
     BadData,
-    Conflict,
-    DuplicateCall,
     ForeignStore,
     StoreUnavailable,
     UnknownSession,
@@ -25,7 +23,6 @@ from stateroom.errors import (
 from stateroom.store import Commit, Snapshot, Store, open_store, store_class
 from tests.messages import raises
 from tests.patience import PATIENCE
-from tests.servers.proxy import Fault, Proxy
 from tests.servers.redis import RedisCluster, RedisSentinel, RedisServer, wait_until
 from tests.servers.tls import tls_front
 from tests.store.rooms import FAR, at_last, begin, entry, head
@@ -224,16 +221,6 @@ async def test_what_is_not_ours_is_refused_and_left_alone(
     assert server.ask("DUMP", prefix + key) == before
 
 
-async def test_nothing_stays_of_sessions_that_are_gone(server: RedisServer, prefix: str, store: Store) -> None:
-    for number in range(5):
-        await store.create(head(f"room {number}", expires=5.0), [entry(1, "call")], Snapshot(1, b"state"), {"aa": b"1"})
-        await store.create(head(f"fork {number}", expires=5.0, parent=f"room {number}"))
-        await store.append(Commit(f"room {number}", entry(2), expires=4.0, closes=number % 2 == 0))
-    await store.count(10.0)
-    assert await store.sweep(10.0) == 10
-    assert server.ask("KEYS", f"{prefix}*") == [f"{prefix}version".encode()]
-
-
 # What can happen to a connection.
 
 
@@ -244,30 +231,6 @@ async def test_a_connection_that_is_cut_while_idle_is_made_again(server: RedisSe
         commit = Commit("room", entry(revision), expires=FAR)
         await at_last(partial(store.append, commit))  # until the end of the connection has come through
     assert [entry.revision for entry in await store.entries("room")] == [1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("fault", [Fault.REQUEST_LOST, Fault.REQUEST_HALVED, Fault.ANSWER_LOST, Fault.ANSWER_HALVED])
-async def test_a_lost_answer_is_an_error_and_the_same_append_is_refused_if_it_was_done(url: str, fault: Fault) -> None:
-    with Proxy(url) as proxy:
-        store = await RedisStore.open(proxy.url)
-        await begin(store, "room", "other")
-        proxy.fail(fault)
-        calls = [store.append(Commit(room, entry(2, "call"), expires=FAR)) for room in ("room", "other")]
-        done = await asyncio.gather(*calls, return_exceptions=True)
-        assert {type(error) for error in done} <= {StoreUnavailable, type(None)}
-        assert StoreUnavailable in map(type, done)
-        for room in ("room", "other"):
-            revision = (await store.head(room)).revision
-            again = store.append(Commit(room, entry(2, "call"), expires=FAR))
-            if revision == 2:
-                with pytest.raises(DuplicateCall):
-                    await again
-            else:
-                await again
-            with pytest.raises(Conflict):
-                await store.append(Commit(room, entry(2), expires=FAR))
-            assert [entry.revision for entry in await store.entries(room)] == [1, 2]
-        await store.close()
 
 
 async def test_a_server_that_does_not_answer_is_given_up(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:

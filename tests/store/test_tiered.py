@@ -10,16 +10,14 @@ from uuid import uuid4
 import pytest
 
 from stateroom.errors import (
-    Conflict,
     ForeignStore,
     SessionClosed,
     SessionExpired,
-    SessionLeased,
     StoreError,
     StoreUnavailable,
     UnknownSession,
 )
-from stateroom.store import Commit, Head, MemoryStore, Snapshot, Store, open_store
+from stateroom.store import Commit, MemoryStore, Snapshot, Store, open_store
 from stateroom.store.conformance import make
 from stateroom.store.conformance.helpers import everything
 from stateroom.store.conformance.make import LATER, MUCH_LATER, NOW
@@ -112,23 +110,6 @@ async def test_a_family_moves_when_all_of_it_is_idle(store: Store, warm: Store, 
     assert await names(warm) == {"room", "fork", "late"}
 
 
-async def test_a_parent_that_has_expired_moves_with_its_fork(store: Store, warm: Store, cold: Store) -> None:
-    await make.session(store, expires=NOW + 10)
-    await make.fork(store, "fork", "room", 1, expires=LATER)
-    await make.session(store, "deleted")
-    await make.fork(store, "orphan", "deleted", 1)
-    await store.delete("deleted")
-    before = [await everything(store, name) for name in ("room", "fork", "deleted", "orphan")]
-    assert await store.sweep(COLD) == 0
-    assert await names(warm) == set()
-    assert [await everything(store, name) for name in ("room", "fork", "deleted", "orphan")] == before
-    await store.append(Commit("orphan", make.entry(2, at=COLD), expires=LATER))
-    with pytest.raises(SessionExpired):
-        await store.append(Commit("room", make.entry(2, at=COLD), expires=LATER))
-    assert await store.sweep(LATER) == 4
-    assert await names(cold) == set()
-
-
 # At rest.
 
 
@@ -168,19 +149,6 @@ async def test_what_cannot_be_changed_is_not_moved_for_that(store: Store, warm: 
     assert (head.holder, head.fence, head.closed) == ("me", 1, True)
 
 
-async def test_what_rests_expires_and_can_be_deleted_and_begins_anew(store: Store, cold: Store) -> None:
-    for name in ("expires", "deleted"):
-        await make.session(store, name)
-    await store.sweep(COLD)
-    await store.delete("deleted")
-    assert await store.sweep(LATER) == 1
-    assert await names(cold) == set()
-    for name in ("expires", "deleted"):
-        with pytest.raises(UnknownSession):
-            await store.head(name)
-        await make.session(store, name)
-
-
 # Up.
 
 
@@ -197,23 +165,6 @@ async def test_whatever_changes_a_session_brings_it_back(store: Store, warm: Sto
     assert await store.count(NOW) == 5
     assert (await store.maintenance.sizes())["sessions"].rows == 5
     assert await store.maintenance.orphans() == []
-
-
-async def test_a_move_does_not_show_in_the_fence_or_the_lease(store: Store) -> None:
-    await make.session(store, fence=7)
-    await store.lease("room", "me", now=NOW, until=NOW + 1)
-    before = await store.head("room")
-    await store.sweep(COLD)
-    assert await store.head("room") == before
-    await store.append(Commit("room", make.entry(2), fence=8))
-    assert await store.head("room") == Head(
-        "room", "env", "owner", NOW, LATER, 2, fence=8, holder="me", leased_until=NOW + 1
-    )
-    with pytest.raises(Conflict):
-        await store.append(Commit("room", make.entry(3), fence=7))
-    assert (await store.lease("room", "me", now=COLD, until=LATER)).fence == 8
-    with pytest.raises(SessionLeased):
-        await store.lease("room", "another", now=COLD, until=LATER)
 
 
 async def test_a_copy_of_what_went_up_goes_with_it(store: Store, cold: Store) -> None:
