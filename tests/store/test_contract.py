@@ -73,9 +73,7 @@ class DictStore(Store):
         )
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
-        head = self.find(session).head
-        head.check_live(now)
-        self.change(session, replace(head, expires=expires))
+        self.change(session, self.find(session).head.renewed(now, expires))
 
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
         return self.change(session, self.find(session).head.leased_to(holder, now, until))

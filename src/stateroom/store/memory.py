@@ -119,8 +119,7 @@ class MemoryStore(Store):
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
         kept = self._find(session)
-        kept.head.check_live(now)
-        kept.head = replace(kept.head, expires=expires)
+        kept.head = kept.head.renewed(now, expires)
 
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
         kept = self._find(session)

@@ -137,6 +137,11 @@ class Head(SessionInfo, frozen=True, gc=False):
             reward=self.reward if commit.reward is None else commit.reward,
         )
 
+    def renewed(self, now: float, expires: float) -> Head:
+        """The head with another expiry; see `Store.touch`."""
+        self.check_live(now)
+        return replace(self, expires=expires)
+
     def leased_to(self, holder: str, now: float, until: float) -> Head:
         """The head with a lease, or with a renewed one; see `Store.lease`."""
         if self.holder == holder:

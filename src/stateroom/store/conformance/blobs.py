@@ -7,9 +7,7 @@ import random
 
 import pytest
 
-from stateroom.errors import (
-    UnknownSession,
-)
+from stateroom.errors import UnknownSession
 from stateroom.store import Loaded, Size, Snapshot, Store
 from stateroom.store.conformance import make
 from stateroom.store.conformance.helpers import NAMES, Suite, append, outcome, size_of_blobs

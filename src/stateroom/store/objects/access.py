@@ -14,7 +14,7 @@ from stateroom.pauses import Pauses
 from stateroom.store.objects import layout
 from stateroom.store.objects.backend import Missing, Moved, ObjectBackend, Version
 from stateroom.store.objects.layout import Gone, LogIndex, LogRun, Root, Segment
-from stateroom.store.records import DAMAGE, Entry, Loaded, Record, Snapshot, damaged
+from stateroom.store.records import DAMAGE, Entry, Head, Loaded, Record, Snapshot, damaged
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -145,6 +145,15 @@ class Access:
                 await asyncio.sleep(PAUSES.after(attempt - 1))
         raise StoreUnavailable(f"{self.backend.url}: too many others change session {session!r}; try again")
 
+    async def change_head(self, session: str, change: Callable[[Head], Head]) -> Root:
+        """Change the head of a session alone; `change` gives the same head if there is nothing to change."""
+
+        async def plan(view: SessionView) -> SessionChange | None:
+            head = change(view.root.head)
+            return None if head is view.root.head else SessionChange(view.root.changed(head=head))
+
+        return await self.change(session, plan)
+
     async def _commit(self, view: SessionView, change: SessionChange) -> Root | None:
         """Write a change; None if the session has changed since, and nothing is written."""
         session, folder = change.root.head.id, change.root.folder
@@ -242,15 +251,17 @@ class Access:
 
     # Logs.
 
-    async def read_entries(self, view: SessionView, after: int, until: int) -> list[Entry]:
-        """The entries above a revision, up to another."""
+    async def read_entries(self, view: SessionView, after: int, until: int | None) -> list[Entry]:
+        """The entries above a revision, up to another or the newest."""
+        until = view.root.head.revision if until is None else until
         pieces = await asyncio.gather(*self._pieces(view, view.root.segments, after, until))
         items = layout.read_records(b"".join([*pieces, view.root.tail.records]))
         return [item for item in items if isinstance(item, Entry) and after < item.revision <= until]
 
-    async def load(self, view: SessionView, until: int) -> Loaded:
-        """The newest snapshot up to a revision, and the entries from there."""
+    async def load(self, view: SessionView, until: int | None) -> Loaded:
+        """The newest snapshot up to a revision, or the newest of all, and the entries from there."""
         root = view.root
+        until = root.head.revision if until is None else until
         in_tail = root.tail.index.newest_snapshot(until)
         if in_tail is not None:
             revision, position = in_tail
@@ -312,10 +323,11 @@ class Access:
         indexes = await self.read_indexes(view)
         return {blob.digest: (blob.name, blob.size) for index in indexes for blob in index.blobs}
 
-    async def read_blobs(self, view: SessionView, digests: set[str] | None = None) -> dict[str, bytes]:
+    async def read_blobs(self, view: SessionView, digests: Iterable[str] | None = None) -> dict[str, bytes]:
         """The blobs with these digests that exist, or all."""
         there = await self.find_blobs(view)
-        wanted = [digest for digest in there if digests is None or digest in digests]
+        chosen = there.keys() if digests is None else {*digests}
+        wanted = [digest for digest in there if digest in chosen]
         bodies = await asyncio.gather(*(self.read_part(view, there[each][0], 0, there[each][1]) for each in wanted))
         return dict(zip(wanted, bodies, strict=True))
 

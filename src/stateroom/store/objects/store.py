@@ -179,24 +179,14 @@ class ObjectStore(Store):
         await self._access.change(session, plan)
 
     async def touch(self, session: str, *, now: float, expires: float) -> None:
-        async def plan(view: SessionView) -> SessionChange:
-            view.root.head.check_live(now)
-            return SessionChange(view.root.with_head(expires=expires))
-
-        await self._access.change(session, plan)
+        await self._access.change_head(session, lambda head: head.renewed(now, expires))
 
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
-        async def plan(view: SessionView) -> SessionChange:
-            return SessionChange(view.root.changed(head=view.root.head.leased_to(holder, now, until)))
-
-        return (await self._access.change(session, plan)).head
+        root = await self._access.change_head(session, lambda head: head.leased_to(holder, now, until))
+        return root.head
 
     async def release(self, session: str, holder: str) -> None:
-        async def plan(view: SessionView) -> SessionChange | None:
-            head = view.root.head.released_by(holder)
-            return SessionChange(view.root.changed(head=head)) if head is not view.root.head else None
-
-        await self._access.change(session, plan)
+        await self._access.change_head(session, lambda head: head.released_by(holder))
 
     # Reading.
 
@@ -255,33 +245,23 @@ class ObjectStore(Store):
         return sorted((root.head for root in forks.roots), key=lambda head: head.age)
 
     async def load(self, session: str, at: int | None = None) -> Loaded:
-        async def read(view: SessionView) -> Loaded:
-            return await self._access.load(view, view.root.head.revision if at is None else at)
-
-        return await self._access.read(session, read)
+        return await self._access.read(session, partial(self._access.load, until=at))
 
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
-        async def read(view: SessionView) -> list[Entry]:
-            last = view.root.head.revision if until is None else until
-            return await self._access.read_entries(view, after, last)
-
-        return await self._access.read(session, read)
+        return await self._access.read(session, partial(self._access.read_entries, after=after, until=until))
 
     async def find_call(self, session: str, call_id: str) -> Entry | None:
         async def read(view: SessionView) -> Entry | None:
             revision = await self._access.find_call(view, call_id)
             if revision is None:
                 return None
-            [found] = await self._access.read_entries(view, revision - 1, revision)
-            return found
+            [entry] = await self._access.read_entries(view, revision - 1, revision)
+            return entry
 
         return await self._access.read(session, read)
 
     async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
-        async def read(view: SessionView) -> dict[str, bytes]:
-            return await self._access.read_blobs(view, None if digests is None else set(digests))
-
-        return await self._access.read(session, read)
+        return await self._access.read(session, partial(self._access.read_blobs, digests=digests))
 
     # Removing.
 

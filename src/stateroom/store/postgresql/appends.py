@@ -16,24 +16,24 @@ from stateroom.store.postgresql import binary
 from stateroom.store.postgresql.binary import BYTES, REAL, TRUTH, WHOLE, Value, array, real, text, whole
 from stateroom.store.postgresql.connection import Pool
 from stateroom.store.postgresql.statements import Statements
-from stateroom.store.records import Commit, Snapshot, refusal
+from stateroom.store.records import Commit, refusal
 
 MAX_BATCH = 256
 """Most appends in a batch."""
 MOST_BYTES = 16 * 1024 * 1024
 """About the most bytes in a batch."""
 
-_COLUMNS = (BYTES, WHOLE, WHOLE, BYTES, REAL, BYTES, BYTES, REAL, TRUTH)
-"""Types of the columns: session, revision, fence, kind, time, body, call id, expiry, closing."""
+_COLUMNS = (BYTES, WHOLE, WHOLE, BYTES, REAL, BYTES, BYTES, REAL, TRUTH, BYTES, REAL, WHOLE, BYTES)
+"""Types of the columns of `PendingAppend.row`."""
 
 
 class PendingAppend:
     """An append that waits to be written."""
 
-    __slots__ = ("blobs", "done", "entry", "phase", "reward", "row", "session", "snapshot", "weight")
+    __slots__ = ("blobs", "done", "entry", "row", "session", "weight")
 
     def __init__(self, commit: Commit, done: asyncio.Future[None]) -> None:
-        entry = commit.entry
+        entry, snapshot = commit.entry, commit.snapshot
         self.session = commit.session
         self.entry = entry
         self.row: tuple[Value, ...] = (
@@ -46,15 +46,13 @@ class PendingAppend:
             binary.text_or_none(entry.call_id),
             binary.real_or_none(commit.expires),
             binary.truth(commit.closes),
+            binary.text_or_none(commit.phase),
+            binary.real_or_none(commit.reward),
+            *((None, None) if snapshot is None else (whole(snapshot.revision), snapshot.body)),
         )
-        self.phase = commit.phase
-        self.reward = commit.reward
-        self.snapshot = commit.snapshot
         self.blobs = commit.blobs
         self.done = done
-        self.weight = len(entry.body)
-        if commit.snapshot is not None:
-            self.weight += len(commit.snapshot.body)
+        self.weight = len(entry.body) + (0 if snapshot is None else len(snapshot.body))
         if commit.blobs:
             self.weight += sum(map(len, commit.blobs.values()))
 
@@ -138,43 +136,18 @@ class Appends:
 
 def _one(append: PendingAppend) -> list[Value]:
     """The parameters of the statement for one append."""
-    snapshot = append.snapshot
-    values = [*append.row, binary.text_or_none(append.phase), binary.real_or_none(append.reward)]
-    values += (None, None) if snapshot is None else (whole(snapshot.revision), snapshot.body)
-    values += binary.blob_columns(append.blobs.items()) if append.blobs else (None, None)
-    return values
+    return [*append.row, *(binary.blob_columns(append.blobs.items()) if append.blobs else (None, None))]
 
 
 def _many(batch: Sequence[PendingAppend]) -> list[Value]:
     """The parameters of the statement for several appends."""
-    columns = zip(*map(_row, batch), strict=True)
-    values: list[Value] = [array(of, column) for of, column in zip(_COLUMNS, columns, strict=True)]
-    values += _indexed_columns(batch)
-    values += _snapshot_columns([append.snapshot for append in batch])
-    if any(append.blobs for append in batch):
-        values += binary.blob_columns(blob for append in batch for blob in append.blobs.items())
-        values.append(array(WHOLE, map(whole, accumulate(len(append.blobs) for append in batch))))
-    else:
-        values += (None, None, None)
+    columns = zip(_COLUMNS, zip(*map(_row, batch), strict=True), strict=True)
+    values = [None if column.count(None) == len(batch) else array(of, column) for of, column in columns]
+    if not any(append.blobs for append in batch):
+        return [*values, None, None, None]
+    values += binary.blob_columns(blob for append in batch for blob in append.blobs.items())
+    values.append(array(WHOLE, map(whole, accumulate(len(append.blobs) for append in batch))))
     return values
-
-
-def _indexed_columns(batch: Sequence[PendingAppend]) -> list[Value]:
-    if all(append.phase is None and append.reward is None for append in batch):
-        return [None, None]
-    return [
-        array(BYTES, [binary.text_or_none(append.phase) for append in batch]),
-        array(REAL, [binary.real_or_none(append.reward) for append in batch]),
-    ]
-
-
-def _snapshot_columns(snapshots: Sequence[Snapshot | None]) -> list[Value]:
-    if not any(snapshots):
-        return [None, None]
-    return [
-        array(WHOLE, [None if snapshot is None else whole(snapshot.revision) for snapshot in snapshots]),
-        array(BYTES, [None if snapshot is None else snapshot.body for snapshot in snapshots]),
-    ]
 
 
 def _stopped(error: BaseException) -> StoreError:
