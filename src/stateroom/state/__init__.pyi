@@ -24,6 +24,7 @@ from .comparison import (
     Comparison as Comparison,
     compare as compare,
 )
+from .compiler import shape_of as shape_of
 from .descriptions import (
     WIDTH as WIDTH,
     ChangeData as ChangeData,
@@ -68,7 +69,6 @@ from .merges import (
 from .model import (
     State as State,
     schema_of as schema_of,
-    shape_of as shape_of,
 )
 from .patch import (
     Operation as Operation,

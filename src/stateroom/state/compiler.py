@@ -54,7 +54,7 @@ ALIASES = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
 """Of typing_extensions, and of the `type` statement."""
 
 
-def shape_of_model(model: type[BaseModel]) -> ModelShape:
+def shape_of(model: type[BaseModel]) -> ModelShape:
     """The shape of a model class, compiled on first use and kept on the class."""
     known = model.__dict__.get("__stateroom_shape__")
     if known is None:

@@ -19,7 +19,7 @@ from typing import Any, SupportsIndex, TypeVar
 
 from pydantic import BaseModel
 
-from stateroom.state.compiler import shape_of_model
+from stateroom.state.compiler import shape_of
 from stateroom.state.draft_context import DRAFTS, DraftContext
 from stateroom.state.draft_list import DraftList
 from stateroom.state.draft_table import DraftDict
@@ -37,7 +37,7 @@ MAX_DRAFTS = 8
 
 def draft_of(model: M, context: DraftContext, shape: ModelShape | None = None) -> M:
     """A draft of a state, or of a model in it, whose shape is known."""
-    shape = shape or type(model).__dict__.get("__stateroom_shape__") or shape_of_model(type(model))
+    shape = shape or type(model).__dict__.get("__stateroom_shape__") or shape_of(type(model))
     draft: Any = object.__new__(shape.draft_class or _draft_class(shape))
     fields = model.__dict__
     if len(fields) > len(shape.fields):  # it holds values of cached properties

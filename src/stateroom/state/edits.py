@@ -21,9 +21,10 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_
 
 from stateroom.errors import InvalidState, Path
 from stateroom.state.codec import encode, to_json
+from stateroom.state.compiler import shape_of
 from stateroom.state.descriptions import readable
 from stateroom.state.draft import thaw
-from stateroom.state.model import State, shape_of
+from stateroom.state.model import State
 from stateroom.state.shape import DictShape, JsonShape, ModelShape, Shape
 
 NOTHING = object()

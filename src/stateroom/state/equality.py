@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from stateroom.state.compiler import shape_of_model
+from stateroom.state.compiler import shape_of
 from stateroom.state.shape import DictShape, ListShape, ModelShape, SetShape, Shape, TupleShape
 from stateroom.state.union import UnionShape
 
@@ -30,7 +30,7 @@ def deep_equal(one: Any, other: Any) -> bool:
     if kind is list or kind is tuple:
         return len(one) == len(other) and all(map(deep_equal, one, other))
     if issubclass(kind, BaseModel):
-        plain = _has_plain_fields(shape_of_model(kind))
+        plain = _has_plain_fields(shape_of(kind))
         if plain and one.__dict__ == other.__dict__:
             return True
         return all(deep_equal(one.__dict__[name], other.__dict__[name]) for name in kind.__pydantic_fields__)

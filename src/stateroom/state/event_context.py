@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from stateroom.errors import InvalidState, ReadOnlyState
 from stateroom.state.commits import changes_in, commit
-from stateroom.state.compiler import shape_of_model
+from stateroom.state.compiler import shape_of
 from stateroom.state.draft import draft_of
 from stateroom.state.draft_context import DraftContext
 from stateroom.state.equality import deep_equal
@@ -38,7 +38,7 @@ class EventContext(DraftContext, eq=False, kw_only=True):
             super().emit(draft, event)  # which refuses it
         self._ensure_not_failed()
         applier_of(type(self.base), self.base.__appliers__, event)  # an event that nothing applies does no harm
-        happened = shape_of_model(type(event)).validate_copy(event, ())  # valid, and shared with nobody
+        happened = shape_of(type(event)).validate_copy(event, ())  # valid, and shared with nobody
         self.failed, self.closed = happened, None
         try:
             _happen(draft, self.base, happened)
@@ -83,10 +83,10 @@ def fold(state: S, events: Iterable[Event]) -> S:
 
 def committed(draft: Any) -> Any:
     """What a draft stands for; if it has changed, a copy."""
-    return shape_of_model(type(draft._draft_base)).validate_copy(draft, ()) if changes_in(draft) else draft._draft_base
+    return shape_of(type(draft._draft_base)).validate_copy(draft, ()) if changes_in(draft) else draft._draft_base
 
 
 def _happen(draft: Any, base: State, event: Event) -> None:
     """Apply an event to a draft; the event itself stays as it is, whatever becomes of the values in it there."""
-    method, shape = applier_of(type(base), base.__appliers__, event), shape_of_model(type(event))
+    method, shape = applier_of(type(base), base.__appliers__, event), shape_of(type(event))
     method(draft, shape.validate_copy(event, ()) if shape.branches else event)

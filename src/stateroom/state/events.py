@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from stateroom.errors import DefinitionError, InvalidState, SchemaChanged
-from stateroom.state.compiler import shape_of_model
+from stateroom.state.compiler import shape_of
 from stateroom.state.schema import Migrations, Versioned
 
 _MARK = "__stateroom_applies__"
@@ -47,7 +47,7 @@ class Event(Versioned, BaseModel):
         cls.__migrations__ = Migrations(cls.__name__, version, cls.__migrations__)
         # A name that is not defined yet, or a type variable: the check waits for the first use.
         if cls.__pydantic_complete__ and not cls.__pydantic_generic_metadata__["parameters"]:
-            shape_of_model(cls)
+            shape_of(cls)
 
 
 S = TypeVar("S")
@@ -149,7 +149,7 @@ def read_event(state: type, appliers: Appliers, facts: Any) -> Event:
             f"{state.__name__} knows no event named {name!r} any more: keep the class of each event that was ever "
             f"stored, class …(Event, name={name!r}), and a method of {state.__name__} that applies it"
         )
-    event, shape = known.event, shape_of_model(known.event)
+    event, shape = known.event, shape_of(known.event)
     newest, data = event.__migrations__.version, event.__migrations__.upgrade(fields, version)
     try:
         read: Event = shape.read(data) if version == newest else shape.adopt(data)

@@ -52,8 +52,8 @@ def merge_rules(state: type[BaseModel]) -> dict[str, Rule]:
         for mark in field.metadata:
             if isinstance(mark, Merge):
                 kind = get_origin(field.annotation) or field.annotation
-                suited = _SUITED[mark.rule]
-                if not (suited is None or (isinstance(kind, type) and issubclass(kind, suited))):
+                _, suited = _RULES[mark.rule]
+                if suited and not (isinstance(kind, type) and issubclass(kind, suited)):
                     wanted = " or ".join(suit.__name__ for suit in suited)
                     raise DefinitionError(f"{state.__name__}.{name}: Merge({mark.rule!r}) needs a field of {wanted}")
                 rules[name] = mark.rule
@@ -68,7 +68,7 @@ def merge(base: S, mine: S, theirs: S) -> Change | None:
     draft = draft_of(theirs, DraftContext())
     try:
         for name in changed:
-            setattr(draft, name, _RULES[rules[name]](old[name], new[name], now[name]))
+            setattr(draft, name, _RULES[rules[name]][0](old[name], new[name], now[name]))
         return commit(draft)
     except (KeyError, _Apart, InvalidState):  # a field without a rule, or both are well but not together
         return None
@@ -95,16 +95,10 @@ def _last(base: Any, mine: Any, theirs: Any) -> Any:
     return mine
 
 
-_RULES: dict[Rule, Callable[[Any, Any, Any], Any]] = {
-    "sum": _sum,
-    "append": _append,
-    "union": _union,
-    "last": _last,
+_RULES: dict[Rule, tuple[Callable[[Any, Any, Any], Any], tuple[type, ...]]] = {
+    "sum": (_sum, (int, float, Decimal)),
+    "append": (_append, (list,)),
+    "union": (_union, (set, dict)),
+    "last": (_last, ()),
 }
-
-_SUITED: dict[Rule, tuple[type, ...] | None] = {
-    "sum": (int, float, Decimal),
-    "append": (list,),
-    "union": (set, dict),
-    "last": None,
-}
+"""What each rule makes of a field's values, and the types that it is for; `last` is for any."""

@@ -7,11 +7,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict
 
 from stateroom.errors import DefinitionError, ReadOnlyState
-from stateroom.state.compiler import shape_of_model
+from stateroom.state.compiler import shape_of
 from stateroom.state.draft_context import DraftContext
 from stateroom.state.events import Appliers, Event, find_appliers
 from stateroom.state.schema import Migrations, Schema, Versioned, read_schema
-from stateroom.state.shape import ModelShape
 
 
 class State(Versioned, BaseModel):
@@ -53,7 +52,7 @@ class State(Versioned, BaseModel):
             cls.on_conflict = conflict
         # A name that is not defined yet, or a type variable: the check waits for the first use.
         if cls.__pydantic_complete__ and not cls.__pydantic_generic_metadata__["parameters"]:
-            shape_of_model(cls)
+            shape_of(cls)
 
     def emit(self, event: Event) -> None:
         """Let an event happen, in a tool: the state is at once what the event makes of it, and the log gets both.
@@ -66,11 +65,6 @@ class State(Versioned, BaseModel):
                 f"events are emitted by tools; what they make of a {type(self).__name__} of your own says fold(…)"
             )
         context.emit(self, event)
-
-
-def shape_of(state: type[State]) -> ModelShape:
-    """The compiled shape of a state class."""
-    return shape_of_model(state)
 
 
 def schema_of(state: type[State]) -> Schema:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from stateroom.errors import BadData, Path, format_path
-from stateroom.state.compiler import shape_of_model
+from stateroom.state.compiler import shape_of
 from stateroom.state.shape import ModelShape, Shape
 from stateroom.state.values import EXACT
 
@@ -66,7 +66,7 @@ class _Tree:
         """What was copied, by identity."""
 
     def carry_out(self, kind: str, path: Path, needs: list[Any]) -> None:
-        shape: Shape = shape_of_model(type(self.root))
+        shape: Shape = shape_of(type(self.root))
         owner = self.root = self._copied(self.root, shape)
         for step in path[:-1] if kind in ("set", "del") else path:
             key, inner = _key(owner, shape, step), _inner(owner)

@@ -172,12 +172,15 @@ async def opened(url: str) -> Store:
 
 def _without_common_options(url: str) -> tuple[str, StoreURL]:
     """A URL as its store sees it, and the common options."""
+    given = dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
+    return without_options(url, COMMON), StoreURL(url, "", "", {name: given[name] for name in COMMON & given.keys()})
+
+
+def without_options(url: str, names: Set[str]) -> str:
+    """A URL without some options; the others stay as they are written."""
     address, _, query = url.partition("?")
-    options = query.split("&")
-    own = "&".join(option for option in options if _name(option) not in COMMON)
-    common = "&".join(option for option in options if _name(option) in COMMON)
-    given = dict(parse_qsl(common, keep_blank_values=True))
-    return f"{address}?{own}" if own else address, StoreURL(url, "", "", given)
+    options = "&".join(option for option in query.split("&") if _name(option) not in names)
+    return f"{address}?{options}" if options else address
 
 
 def _wrappers(common: StoreURL) -> Iterator[Callable[[Store], Store]]:

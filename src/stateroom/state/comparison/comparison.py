@@ -22,9 +22,10 @@ from stateroom.state.comparison.names import (
     names_of,
     place_of,
 )
+from stateroom.state.compiler import shape_of
 from stateroom.state.descriptions import Difference, brief, brief_pair, diff, readable
 from stateroom.state.draft import is_draft, thaw
-from stateroom.state.model import State, shape_of
+from stateroom.state.model import State
 
 ALIKE = 0.5
 """The share of equal fields from which on an unexpected record is shown as a missing one gone wrong."""

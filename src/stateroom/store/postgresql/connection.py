@@ -12,7 +12,6 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, NamedTuple
-from urllib.parse import unquote_plus
 
 import psycopg
 from psycopg.adapt import Transformer
@@ -22,7 +21,7 @@ from psycopg.pq.abc import PGresult
 
 from stateroom.errors import StateroomError, StoreError, StoreUnavailable, UnknownStore
 from stateroom.store.postgresql.binary import Value
-from stateroom.store.url import parse_url, without_secrets
+from stateroom.store.url import parse_url, without_options, without_secrets
 
 TIMEOUT = 5.0
 """Seconds for which a server may show no sign of life while it owes an answer."""
@@ -223,7 +222,7 @@ def parse_address(url: str) -> DatabaseAddress:
     try:
         if _UNESCAPED.search(url.partition("?")[0]):
             raise psycopg.ProgrammingError("a part of the password would be taken for the host, and be shown")
-        given = conninfo_to_dict(_without_own_options(url))
+        given = conninfo_to_dict(without_options(url, {"schema", "pool"}))
     except psycopg.Error:  # its message may have a part of the password
         raise UnknownStore(
             f"{without_secrets(url)} is not the URL of a PostgreSQL database; write "
@@ -233,14 +232,6 @@ def parse_address(url: str) -> DatabaseAddress:
     if "," in str(given.get("host", "")):
         defaults["target_session_attrs"] = "read-write"  # of several servers, the one that is not a standby
     return DatabaseAddress({**defaults, **given}, schema, parts.whole_number("pool", POOL))
-
-
-def _without_own_options(url: str) -> str:
-    address, _, query = url.partition("?")
-    options = [
-        option for option in query.split("&") if unquote_plus(option.partition("=")[0]) not in ("schema", "pool")
-    ]
-    return f"{address}?{'&'.join(options)}" if any(options) else address
 
 
 class Pool:
