@@ -19,7 +19,6 @@ import psycopg
 import pytest
 
 from stateroom.errors import (
-    BadData,
     Conflict,
     DuplicateCall,
     ForeignStore,
@@ -660,25 +659,3 @@ async def test_a_batch_that_fails_unexpectedly_fails_all_who_wait_and_the_next_g
                     assert isinstance(answer, StoreError)
                     assert "out of luck" in str(answer)
         await store.append(Commit("room", entry(2)))
-
-
-async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(store: Store, url: str) -> None:
-    await begin(store, "room", "bad", "another")
-    with admin(url) as connection:
-        connection.execute(r"UPDATE sessions SET owner = '\xff' WHERE id = 'bad'")
-    assert sorted(head.id for head in await store.heads(limit=2)) == ["another", "room"]
-    assert await store.count(0.0) == 3
-    with raises(BadData):
-        await store.load("bad")
-    assert [line for line in await store.maintenance.orphans() if "'bad'" in line]
-    await store.delete("bad")
-    assert await store.maintenance.orphans() == []
-
-
-async def test_a_damaged_entry_is_an_error_of_its_session(store: Store, url: str) -> None:
-    await begin(store, "room", "bad")
-    with admin(url) as connection:
-        connection.execute(r"UPDATE entries SET kind = '\xff' WHERE session = 'bad'")
-    with raises(BadData):
-        await store.maintenance.export("bad")
-    assert (await store.load("room")).entries == [entry(1)]

@@ -15,7 +15,6 @@ import redis
 from redis.asyncio.connection import Connection
 
 from stateroom.errors import (
-    BadData,
     ForeignStore,
     StoreUnavailable,
     UnknownSession,
@@ -506,40 +505,3 @@ async def test_a_cluster_that_fails_unexpectedly_keeps_nobody_waiting(monkeypatc
         for _ in range(2):
             with raises(StoreUnavailable):
                 await RedisStore.open("redis+cluster://127.0.0.1:1")
-
-
-# Damage.
-
-DAMAGES: dict[str, tuple[str, ...]] = {
-    "no msgpack": ("HSET", "head", "garbage"),
-    "no number": ("HSET", "expires", "garbage"),
-    "another type": ("SET",),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(
-    server: RedisServer, store: Store, prefix: str, damage: tuple[str, ...]
-) -> None:
-    await begin(store, "room", "bad", "another")
-    command, *values = damage
-    with redis.from_url(server.url) as client:
-        client.execute_command(command, f"{prefix}{{/bad}}", *(values or ["garbage"]))
-    assert sorted(head.id for head in await store.heads(limit=2)) == ["another", "room"]
-    assert await store.count(FAR - 1) >= 2
-    with raises(BadData):
-        await store.head("bad")
-    assert [line for line in await store.maintenance.orphans() if "bad" in line and "damaged" in line]
-    await store.maintenance.vacuum()
-    await store.maintenance.sizes()
-    assert await store.sweep(FAR) >= 2
-    assert [head.id for head in await store.heads()] == []
-
-
-async def test_a_damaged_entry_is_an_error_of_its_session(server: RedisServer, store: Store, prefix: str) -> None:
-    await begin(store, "room", "bad")
-    with redis.from_url(server.url) as client:
-        client.hset(f"{prefix}{{/bad}}", "e:1", b"\xc1garbage")
-    with raises(BadData):
-        await store.load("bad")
-    assert (await store.load("room")).entries == [entry(1)]

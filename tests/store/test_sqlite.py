@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from stateroom.errors import BadData, Conflict, DuplicateCall, ForeignStore, StoreError, StoreUnavailable
+from stateroom.errors import Conflict, DuplicateCall, ForeignStore, StoreError, StoreUnavailable
 from stateroom.store import Commit, Head, Snapshot, Store, open_store, store_class
 from stateroom.store.sqlite import rows
 from tests.messages import raises
@@ -407,37 +407,3 @@ async def test_only_the_user_of_the_process_can_read_the_files(path: Path, store
         "rooms.db-wal": "0o600",
         "rooms.db-shm": "0o600",
     }
-
-
-# Damage.
-
-DAMAGES = {
-    "text that is not UTF-8": "UPDATE sessions SET owner = CAST(x'ff' AS TEXT) WHERE id = 'bad'",
-    "no number": "UPDATE sessions SET created = 'when' WHERE id = 'bad'",
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-async def test_a_damaged_session_is_an_error_of_its_own_and_no_other(path: Path, store: Store, damage: str) -> None:
-    async with asyncio.timeout(60):
-        await begin(store, "room", "bad", "another")
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute(damage)
-        assert sorted(head.id for head in await store.heads(limit=2)) == ["another", "room"]
-        assert await store.count(0.0) == 3
-        assert await store.sweep(0.0) == 0
-        with raises(BadData):
-            await store.load("bad")
-        assert [line for line in await store.maintenance.orphans() if "'bad'" in line]
-        await store.delete("bad")
-        assert await store.maintenance.orphans() == []
-
-
-async def test_a_damaged_entry_leaves_its_session_to_be_removed(path: Path, store: Store) -> None:
-    await begin(store, "room", "bad")
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE entries SET kind = CAST(x'ff' AS TEXT) WHERE session = 'bad'")
-    with raises(BadData):
-        await store.maintenance.export("bad")
-    assert (await store.load("room")).entries == [entry(1)]
-    assert await store.sweep(FAR) == 2
