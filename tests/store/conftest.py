@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers.redis import RedisKeys
+from tests.servers.redis import RedisCluster, RedisKeys, RedisServer
 from tests.store.rooms import bare
 
 Register = Callable[[str, str], None]
@@ -27,6 +27,19 @@ async def store(url: str) -> AsyncIterator[Any]:
     """The store itself, which tries nothing twice."""
     async with bare(url) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[RedisServer]:
+    """A server whose doings can be looked at, since no other process uses it."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[RedisCluster]:
+    with RedisCluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture

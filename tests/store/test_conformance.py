@@ -82,12 +82,6 @@ class TestCopies(StoreConformance):
         return tiered(f"sqlite:///{tmp_path}/warm.db", f"sqlite:///{tmp_path}/cold.db", durable="cold")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
 class TestRedisOverASocketWithThePythonParser(StoreConformance):
     """Without the help of hiredis in reading the answers."""
 
@@ -95,12 +89,6 @@ class TestRedisOverASocketWithThePythonParser(StoreConformance):
     def url(self, server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setitem(connection.CONNECTION, "parser_class", _AsyncRESP2Parser)
         return f"{server.socket_url}?prefix={uuid4().hex}:"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RedisCluster]:
-    with RedisCluster() as cluster:
-        yield cluster
 
 
 class TestRedisCluster(StoreConformance):

@@ -487,17 +487,6 @@ async def test_a_number_that_the_database_cannot_hold_is_an_error(store: Store) 
             await call
 
 
-async def test_many_sweepers_remove_each_session_once(url: str) -> None:
-    async with bare(url) as one, bare(url) as two, bare(url) as three:
-        names = [f"room {number}" for number in range(250)]
-        await asyncio.gather(*(one.create(head(name, expires=10.0), [entry(1)]) for name in names))
-        await one.create(head("fork", parent="room 7"))
-        swept = await asyncio.gather(*(store.sweep(10.0) for store in (one, two, three) * 2))
-        assert sum(swept) == 249
-        assert {each.id for each in await one.heads()} == {"room 7", "fork"}
-        assert await one.maintenance.orphans() == []
-
-
 async def test_a_sweep_waits_for_nobody_and_never_takes_the_parent_of_a_fork_that_is_being_made(
     store: Store, url: str
 ) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Coroutine, Iterator
+from collections.abc import Awaitable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,6 @@ from tests.store.rooms import FAR, at_last, begin, entry, head
 LARGE = bytes(50_000)
 RedisStore = store_class("redis://")
 """The store itself, with nobody who tries again."""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    """A server whose doings can be looked at, since nobody else uses it."""
-    with RedisServer() as server:
-        yield server
 
 
 @pytest.fixture
@@ -407,12 +400,6 @@ async def test_a_sentinel_leads_to_the_new_server_after_a_failover(prefix: str) 
 
 
 # Clusters.
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RedisCluster]:
-    with RedisCluster() as cluster:
-        yield cluster
 
 
 async def test_all_keys_of_a_session_are_in_one_slot_and_sessions_are_spread(

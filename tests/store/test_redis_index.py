@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from itertools import count
 from uuid import uuid4
 
@@ -122,19 +122,6 @@ async def test_who_is_overtaken_at_any_command_does_no_harm(
         if proxy.interrupts:
             break
     assert command > 0
-
-
-async def test_many_sweepers_at_once_remove_each_session_once(url: str, keys: RedisKeys) -> None:
-    async with AsyncExitStack() as stack:
-        stores = [await stack.enter_async_context(bare(url)) for _ in range(4)]
-        for number in range(30):
-            await stores[0].create(head(f"room {number}", expires=SOON))
-            for fork in range(number % 3):
-                await stores[0].create(head(f"fork {number} {fork}", expires=SOON, parent=f"room {number}"))
-        swept = await asyncio.gather(*(store.sweep(SOON) for store in stores))
-        swept.append(await stores[0].sweep(SOON))  # a parent is left, if each left it to another
-        assert sum(swept) == 60
-        assert keys.all() == []
 
 
 # What the index is told.

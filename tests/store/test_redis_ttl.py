@@ -107,16 +107,15 @@ async def test_a_renewed_fork_holds_all_its_ancestors(store: Store, keys: RedisK
     assert left[4] > left[5] + GRACE
 
 
-async def test_a_cluster_holds_ancestors_on_other_servers() -> None:
-    with RedisCluster() as cluster:
-        url = f"{cluster.url}?prefix=:"
-        async with bare(url) as store:
-            await store.create(head("0", expires=60.0), [entry(1)], Snapshot(1, b"state"))
-            for number in range(1, 8):
-                await store.create(head(str(number), expires=60.0, parent=str(number - 1)))
-            await store.touch("7", now=0.0, expires=1e6)
-            with RedisKeys(url) as keys:
-                left = [keys.seconds_left(str(number)) for number in range(8)]
+async def test_a_cluster_holds_ancestors_on_other_servers(cluster: RedisCluster) -> None:
+    url = f"{cluster.url}?prefix={uuid4().hex}:"
+    async with bare(url) as store:
+        await store.create(head("0", expires=60.0), [entry(1)], Snapshot(1, b"state"))
+        for number in range(1, 8):
+            await store.create(head(str(number), expires=60.0, parent=str(number - 1)))
+        await store.touch("7", now=0.0, expires=1e6)
+        with RedisKeys(url) as keys:
+            left = [keys.seconds_left(str(number)) for number in range(8)]
     assert left == sorted(left, reverse=True)
     assert left[-1] > 1e6
 
@@ -191,9 +190,7 @@ def test_a_live_session_is_whole_and_in_the_end_nothing_is_left(redis_url: str, 
                 for operation in program:
                     await run.step(*operation)
                     await run.check()
-                for _ in range(
-                    4
-                ):  # a parent is held for twice as long as its fork, and its own ancestors a little longer
+                for _ in range(4):  # a parent is held for twice as long as its fork, and its own a little longer
                     pass_time(keys, TTL)
                 assert [key for key in keys.all("{/") if not key.endswith((":snapshots", ":forks"))] == []
                 assert await store.sweep(run.now + 1e6) == 0  # no session is left, but lines of the index are
