@@ -48,6 +48,16 @@ class Color(Enum):
     BLUE = "blue"
 
 
+class Cat(BaseModel):
+    kind: Literal["cat"] = "cat"
+    lives: int = 9
+
+
+class Dog(BaseModel):
+    kind: Literal["dog"] = "dog"
+    tricks: list[str] = []
+
+
 class Word(StrEnum):
     A = "a"
     RED = "red"

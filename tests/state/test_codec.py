@@ -4,7 +4,6 @@ import math
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from enum import Enum, IntEnum
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -16,14 +15,7 @@ from pydantic import BaseModel
 from stateroom.errors import BadData
 from stateroom.state import References, decode, encode, long_texts
 from tests.messages import raises
-
-
-class Color(Enum):
-    RED = "red"
-
-
-class Level(IntEnum):
-    LOW = 1
+from tests.state.classes import Color, Level
 
 
 class Item(BaseModel):

@@ -4,9 +4,8 @@ import copy
 import heapq
 import random
 from collections import deque
-from enum import Enum
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pytest
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, ValidationInfo, field_validator, model_validator
@@ -27,21 +26,7 @@ from stateroom.state import (
     shape_of,
 )
 from tests.messages import raises
-
-
-class Color(Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Cat(BaseModel):
-    kind: Literal["cat"] = "cat"
-    lives: int = 9
-
-
-class Dog(BaseModel):
-    kind: Literal["dog"] = "dog"
-    tricks: list[str] = []
+from tests.state.classes import Cat, Color, Dog
 
 
 class Plain(BaseModel):

@@ -1,18 +1,13 @@
 """Changes as data: what a patch changes, and what differs between two states, for programs and in words."""
 
 from decimal import Decimal
-from enum import IntEnum
 from typing import Any
 
 import pytest
 
 from stateroom import State
 from stateroom.state import DraftContext, commit, decode, describe, differences, draft_of, encode, encode_patch, lines
-
-
-class Level(IntEnum):
-    LOW = 1
-    HIGH = 2
+from tests.state.classes import Level
 
 
 class Desk(State):

@@ -31,14 +31,10 @@ from typing_extensions import TypedDict
 from stateroom.errors import DefinitionError
 from stateroom.state import DraftContext, State, commit, decode, draft_of, encode, shape_of
 from tests.messages import raises
+from tests.state.classes import Cat, Color, Dog
 
 T = TypeVar("T")
 UserId = NewType("UserId", str)
-
-
-class Color(Enum):
-    RED = "red"
-    BLUE = "blue"
 
 
 class Strange(Enum):
@@ -67,16 +63,6 @@ class Spot(Enum):
 
 class Item(BaseModel):
     name: str = ""
-
-
-class Cat(BaseModel):
-    kind: Literal["cat"] = "cat"
-    lives: int = 9
-
-
-class Dog(BaseModel):
-    kind: Literal["dog"] = "dog"
-    tricks: list[str] = []
 
 
 class Box(BaseModel, Generic[T]):
