@@ -41,6 +41,16 @@ def damaged(session: object, error: Exception) -> BadData:
     return BadData(f"session {session!r} is damaged: {error}")
 
 
+def taken(session: str) -> StoreError:
+    """The error for a new session whose id another one has."""
+    return StoreError(f"there is a session {session!r} already")
+
+
+def no_revision(session: str, revision: int) -> UnknownRevision:
+    """The error for a fork of a revision that its parent has not reached."""
+    return UnknownRevision(session, f"session {session!r} has no revision {revision}")
+
+
 def no_snapshot(session: str, revision: int) -> UnknownRevision:
     """The error for a prune at a revision without a snapshot."""
     return UnknownRevision(session, f"session {session!r} has no snapshot at revision {revision}")
@@ -173,12 +183,12 @@ class Head(SessionInfo, frozen=True, gc=False):
     def check_parent(self, reached: int) -> None:
         """Raise if the parent has not reached the revision that this forks from."""
         if self.parent is not None and self.parent_revision > reached:
-            raise UnknownRevision(self.parent, f"session {self.parent!r} has no revision {self.parent_revision}")
+            raise no_revision(self.parent, self.parent_revision)
 
     def check_replaces(self, kept: Head, *, new: bool) -> None:
         """Raise unless this may take the place of the head that a store has; see `Store.put`."""
         if new:
-            raise StoreError(f"there is a session {self.id!r} already")
+            raise taken(self.id)
         if not self.continues(kept):
             raise OutdatedRecord(self.id)
 

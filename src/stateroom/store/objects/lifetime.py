@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from stateroom.errors import BadData, StateroomError, StoreError, StoreUnavailable
+from stateroom.errors import BadData, StateroomError, StoreUnavailable
 from stateroom.store.objects import layout
 from stateroom.store.objects.access import Access, Part, SessionChange, SessionView
 from stateroom.store.objects.backend import Moved
 from stateroom.store.objects.layout import Blob, Gone, LogRun, Owner, Root, Segment
-from stateroom.store.records import Blobs, Entry, Head, Record, Snapshot, no_snapshot
+from stateroom.store.records import Blobs, Entry, Head, Record, Snapshot, no_snapshot, taken
 
 REMOVAL_TIMEOUT = 5.0
 """Seconds to wait for the end of a removal before a session of the same id can begin."""
@@ -77,7 +77,7 @@ async def _try_to_begin(access: Access, record: Record, lives: set[str]) -> bool
     except Moved:
         await access.discard(names)
         if isinstance((await access.look(key))[0], Root):
-            raise StoreError(f"there is a session {head.id!r} already") from None
+            raise taken(head.id) from None
         return False
     assert isinstance(begun, Root)
     access.remember(begun, version)

@@ -34,7 +34,9 @@ from stateroom.store.records import (
     Snapshot,
     lost_fork,
     lost_parts,
+    no_revision,
     no_snapshot,
+    taken,
 )
 from stateroom.store.tables import shown
 
@@ -119,11 +121,11 @@ class PostgreSQLStore(Store):
         ((refusal,),) = await self._ask(self.sql.create, *values)
         match refusal:
             case "taken":
-                head.check_replaces(head, new=True)
+                raise taken(head.id)
             case "unknown":
                 raise UnknownSession(str(head.parent))
             case "revision":
-                head.check_parent(-1)
+                raise no_revision(str(head.parent), head.parent_revision)
 
     async def _restore(self, record: Record) -> None:
         """Add what is missing to a session, in as many statements as its size needs."""

@@ -39,11 +39,10 @@ from stateroom.errors import (
     StateroomError,
     StoreError,
     StoreUnavailable,
-    UnknownRevision,
     UnknownSession,
 )
 from stateroom.store.concurrency import in_turn
-from stateroom.store.records import Entry, Head, Record
+from stateroom.store.records import Entry, Head, Record, no_revision, taken
 from stateroom.store.redis import scripts
 from stateroom.store.redis.connection import RedisLink, Word
 from stateroom.store.redis.layout import (
@@ -174,14 +173,14 @@ class Lifetimes:
         while True:
             birth = token_hex(8)
             member = to_member(head.id, birth)
-            taken, _ = await asyncio.gather(self._link.ask("EXISTS", key), self._index.announce(head, birth))
-            refusal, held = (_taken(head), "") if taken else await self._adopt(head, member)
+            is_taken, _ = await asyncio.gather(self._link.ask("EXISTS", key), self._index.announce(head, birth))
+            refusal, held = (taken(head.id), "") if is_taken else await self._adopt(head, member)
             if refusal is None:
                 answer = await self._put(record, birth, held)
                 if answer is None:
                     return
                 if answer == b"taken":  # else it took so long that its birth is void: once more, with another
-                    refusal = _taken(head)
+                    refusal = taken(head.id)
             await self._finish(member, head.environment, head.parent)
             if refusal is not None:
                 raise refusal
@@ -217,8 +216,7 @@ class Lifetimes:
         if answer == b"unknown":
             return UnknownSession(head.parent), ""
         if answer == b"revision":
-            message = f"session {head.parent!r} has no revision {head.parent_revision}"
-            return UnknownRevision(head.parent, message), ""
+            return no_revision(head.parent, head.parent_revision), ""
         return None, answer
 
     async def hold(self, fork: str, answer: Any) -> None:
@@ -379,10 +377,6 @@ class Lifetimes:
 def is_held_back(answer: Any) -> bool:
     """Whether a script was refused because the session's ancestors are not held for long enough; see `hold`."""
     return isinstance(answer, list) and answer[0] == b"hold"
-
-
-def _taken(head: Head) -> StoreError:
-    return StoreError(f"there is a session {head.id!r} already")
 
 
 def _base(head: Head, entries: Sequence[Entry]) -> int:

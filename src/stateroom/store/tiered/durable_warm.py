@@ -31,7 +31,7 @@ from stateroom.errors import (
 from stateroom.store.concurrency import in_turn
 from stateroom.store.contract import Maintenance, Store
 from stateroom.store.head_filter import ALL_SESSIONS, HeadFilter, Order, filter_newest, page_of
-from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size
+from stateroom.store.records import Commit, Entry, Head, Loaded, Record, Size, taken
 from stateroom.store.tiered.families import Families, Idleness
 from stateroom.store.tiered.tier import BURIED, Mark, Tier, is_buried, kind_of, mark_of, visible
 from stateroom.store.tiered.transfer import Transfer, find, set_head
@@ -79,7 +79,7 @@ class DurableWarmStore(Store):
         if new:
             with suppress(UnknownSession):
                 await self.transfer.resting(head.id)
-                raise StoreError(f"there is a session {head.id!r} already")
+                raise taken(head.id)
             return await self._put_beside_parent(record, new=True)
         try:
             async with self.transfer.held(head.id) as tier:
