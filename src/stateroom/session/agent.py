@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stateroom.errors import Conflict, DuplicateCall, InvalidMove, SessionError
 from stateroom.session.cache import OpenSession
-from stateroom.session.commit import RetryCommit, commit
+from stateroom.session.commit import RetryCommit, append_or_retry, commit
 from stateroom.session.history import History
 from stateroom.session.kinds import SPOKEN
 from stateroom.session.lifecycle import STANDARD, AgentStatus, Item, Lifecycle, Update
@@ -169,11 +169,9 @@ class SessionAgent:
             except UNSTORABLE as error:
                 raise SessionError(cached.head.id, f"what was said cannot be stored: {error}") from error
             try:
-                await cached.append(step)
+                await append_or_retry(cached, step)
             except DuplicateCall:
                 return cached.progress.agent
-            except Conflict:
-                raise RetryCommit from None
             return status
 
         async with cached.lock:

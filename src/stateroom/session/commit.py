@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from stateroom.errors import Conflict, SessionLeased, SessionSealed
 from stateroom.pauses import Pauses
-from stateroom.session.cached_session import CachedSession
+from stateroom.session.cached_session import CachedSession, PreparedCommit
 from stateroom.session.kinds import AFTER_VERDICT
 
 R = TypeVar("R")
@@ -67,15 +67,20 @@ async def commit(
     raise too_busy(cached, what, attempts)
 
 
+async def append_or_retry(cached: CachedSession, prepared: PreparedCommit) -> None:
+    """Append what an attempt has prepared; `RetryCommit` if another writer came first."""
+    try:
+        await cached.append(prepared)
+    except Conflict:
+        raise RetryCommit from None
+
+
 async def append_entry(cached: CachedSession, kind: str, facts: dict[str, Any], call_id: str | None = None) -> int:
     """Append an entry that changes no state, whatever others have appended meanwhile; gives its revision."""
 
     async def attempt() -> int:
         prepared = cached.prepare(kind, facts, call_id=call_id)
-        try:
-            await cached.append(prepared)
-        except Conflict:
-            raise RetryCommit from None
+        await append_or_retry(cached, prepared)
         return prepared.commit.entry.revision
 
     return await commit(cached, attempt, kind, after_verdict=kind in AFTER_VERDICT, load_state=False)

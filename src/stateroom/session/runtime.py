@@ -14,9 +14,9 @@ from typing import Annotated, Any
 from msgspec import structs
 from pydantic import Field
 
-from stateroom.errors import SessionClosed, SessionExpired
+from stateroom.errors import SessionClosed, SessionExpired, TimedOut, UnknownSession
 from stateroom.options import options
-from stateroom.session.environment import SessionEnvironment
+from stateroom.session.environment import Procedure, SessionEnvironment
 from stateroom.session.log import read_entry, task_row
 from stateroom.session.reader import Reader
 from stateroom.session.runner import Runner
@@ -88,6 +88,21 @@ class Runtime:
             raise SessionExpired(head.id)
         if head.closed and not include_closed:
             raise SessionClosed(head.id)
+
+    async def run(self, hook: str, procedure: Procedure, arguments: dict[str, Any]) -> Any:
+        """Run a function of the environment; `hook` names it if it takes too long."""
+        try:
+            return await self.runner.run(procedure, arguments, self.limits.timeout)
+        except TimedOut as error:
+            raise TimedOut(f"{self.environment.name}.{hook} did not finish within {error}") from None
+
+    async def shared_head(self, identity: str) -> Head:
+        """The head of a shared state or a world; `UnknownSession` if it is gone, or has not been used for too long."""
+        head, now = await self.store.head(identity), self.now()
+        if head.expires <= now:
+            await self.store.sweep(now)  # not `delete`: another may have made it anew just now
+            raise UnknownSession(identity)
+        return head
 
     async def renewed(self, head: Head) -> Head:
         """The head of a session whose life is renewed, because it is used."""

@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import wraps
 from html import escape
 from threading import Thread
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from stateroom.session.agent import SessionAgent
@@ -73,9 +72,7 @@ class BackgroundLoop:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -137,10 +134,8 @@ class Blocking:
         self._loop.run(self._original.__aenter__())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._loop.run(self._original.__aexit__(kind, error, trace))
+    def __exit__(self, *raised: object) -> None:
+        self._loop.run(self._original.__aexit__(*raised))
 
 
 ORIGINALS = (Session, StatelessSession, Sessions, SessionAgent, Lease)

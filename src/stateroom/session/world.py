@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from stateroom.errors import DefinitionError, StoreError, StoreUnavailable, TimedOut, UnknownSession
+from stateroom.errors import DefinitionError, UnknownSession
 from stateroom.session.cached_session import new_session
 from stateroom.session.containment import contained
 from stateroom.session.document import write_document
@@ -65,14 +65,10 @@ class Worlds:
 
     async def renew(self, world: str) -> None:
         """Let a world go on living, for as long as sessions that start from it may; `UnknownSession` if it is gone."""
-        runtime, store = self._runtime, self._runtime.store
-        now = runtime.now()
-        head = await store.head(world)
-        if head.expires <= now:
-            await store.sweep(now)  # not `delete`: another may have made it anew just now
-            raise UnknownSession(world)
+        runtime = self._runtime
+        head, now = await runtime.shared_head(world), runtime.now()
         if head.expires < now + runtime.limits.ttl + KEPT / 2:
-            await store.touch(world, now=now, expires=self._expiry(now))
+            await runtime.store.touch(world, now=now, expires=self._expiry(now))
 
     def forget(self) -> None:
         """Drop the cached world: it is made again when it is needed."""
@@ -82,11 +78,7 @@ class Worlds:
         runtime = self._runtime
         environment = runtime.environment
         assert environment.world_function is not None
-        try:
-            state = await runtime.runner.run(environment.world_function, {}, runtime.limits.timeout)
-        except TimedOut as error:
-            raise TimedOut(f"{environment.name}.world did not finish within {error}") from None
-        copy = first_state(environment, "world", state)
+        copy = first_state(environment, "world", await runtime.run("world", environment.world_function, {}))
         references = References(runtime.store.large)
         body = write_document(copy, BEGINNING, references)
         identity = shared_id("world", environment.name, digest_of(body))
@@ -106,15 +98,9 @@ class Worlds:
         head = Head(
             world.id, shared_environment("world", environment), "", now, self._expiry(now), 1, fence=int(now * 1e6)
         )
-        _, entries, snapshot, blobs = new_session(
-            runtime.reader, head, world.state, BEGINNING, {"input": {}}, runtime.shared_limits
-        )
-        try:
-            await runtime.store.create(head, entries, snapshot, blobs)
-        except StoreUnavailable:
-            raise
-        except StoreError:  # another process was quicker
-            await runtime.store.head(world.id)
+        new = new_session(runtime.reader, head, world.state, BEGINNING, {"input": {}}, runtime.shared_limits)
+        if await new.create_once() is None:
+            await runtime.store.head(world.id)  # which raises if it has gone again
 
     def _expiry(self, now: float) -> float:
         return now + self._runtime.limits.ttl + KEPT
