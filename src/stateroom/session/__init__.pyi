@@ -60,19 +60,26 @@ from .log import (
     weight_of_snapshot as weight_of_snapshot,
     write_body as write_body,
 )
-from .maintenance import (
+from .maintenance.check import check_session as check_session
+from .maintenance.copy import (
+    Copied as Copied,
     Copier as Copier,
-    Cut as Cut,
-    Migrated as Migrated,
-    Migrator as Migrator,
-    Retention as Retention,
-    RetentionPolicy as RetentionPolicy,
+)
+from .maintenance.heads import (
     Statistics as Statistics,
-    check_session as check_session,
     count_sessions as count_sessions,
     each_session as each_session,
-    kept_types as kept_types,
     side_by_side as side_by_side,
+)
+from .maintenance.migration import (
+    Migrated as Migrated,
+    Migrator as Migrator,
+    kept_types as kept_types,
+)
+from .maintenance.retention import (
+    Cut as Cut,
+    Retention as Retention,
+    RetentionPolicy as RetentionPolicy,
 )
 from .parameters import (
     INJECTED as INJECTED,
