@@ -77,19 +77,6 @@ async def test_the_past_that_has_gone_is_said_to_have_gone(store: Store) -> None
     assert await problems(store) == {}
 
 
-async def test_a_pruned_session_can_be_cut_again(store: Store) -> None:
-    session = await new(store, 30)
-    first = (await prune(store, keep=10))[session.id]
-    await go_on(session, 30)
-    second = (await prune(store, keep=10))[session.id]
-    assert first.below is not None
-    assert second.below is not None
-    assert first.below < second.below
-    assert second.entries == second.below - first.below
-    assert len((await reopened(store, session.id)).state.notes) == 59
-    assert await problems(store) == {}
-
-
 async def test_call_ids_go_with_their_entries_and_the_task_stays(store: Store) -> None:
     session = await new(store, 2)
     await session.call("add", {"text": "early"}, call_id="early")
@@ -128,30 +115,6 @@ async def test_a_process_that_was_away_reads_on(store: Store) -> None:
     assert await problems(store) == {}
 
 
-async def test_forks_keep_what_they_were_forked_from(store: Store) -> None:
-    parent = await new(store, 50)
-    fork = await parent.fork(at=25)
-    await go_on(fork, 3)
-    cuts = await prune(store, keep=10)
-    below = cuts[parent.id].below
-    assert fork.id not in cuts
-    assert below is not None
-    assert below <= 18  # the fork's last ten revisions are kept too
-    other = await reopened(store, fork.id)
-    assert await revisions(other) == [1, *range(below + 1, 29)]
-    assert [len((await other.state_at(revision)).notes) for revision in range(18, 29)] == list(range(17, 28))
-    with raises(UnknownRevision):
-        await other.state_at(below - 1)
-    await go_on(fork, 40)
-    cut = (await prune(store, keep=10))[fork.id]
-    assert cut.below is not None
-    assert cut.below > 25
-    assert len((await reopened(store, fork.id)).state.notes) == 67
-    with raises(UnknownRevision):
-        await (await reopened(store, fork.id)).state_at(cut.below - 1)
-    assert await problems(store) == {}
-
-
 async def test_rewinds_keep_what_they_lead_to(store: Store) -> None:
     session = await new(store, 30)
     await session.rewind(to=9)
@@ -165,18 +128,6 @@ async def test_rewinds_keep_what_they_lead_to(store: Store) -> None:
     assert later.below is not None
     assert later.below > 31
     assert len((await reopened(store, session.id)).state.notes) == 28
-
-
-async def test_a_fork_of_a_fork_keeps_what_it_was_rewound_to(store: Store) -> None:
-    parent = await new(store, 50)
-    fork = await parent.fork(at=40)
-    await go_on(fork, 2)
-    child = await fork.fork()
-    await child.rewind(to=12)
-    cut = (await prune(store, keep=10))[parent.id]
-    assert cut.below is not None
-    assert cut.below <= 12
-    assert len((await reopened(store, child.id)).state.notes) == 11
 
 
 async def test_the_verdict_stays(store: Store) -> None:

@@ -14,9 +14,10 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationInfo, field_validator, model_validator
 
-from stateroom import Environment, Sessions, State, open_store, tool
+from stateroom import Sessions, State, open_store, tool
 from stateroom.session import Result
 from stateroom.store import Store
+from tests.environments import Unjudged
 from tests.messages import says
 from tests.state.classes import exact
 
@@ -25,7 +26,7 @@ async def called(seeded: State, change: Callable[[Any], object]) -> tuple[Result
     """What came of a call, and the state in the session that made it: the same as another reads, or follows to."""
     kind = type(seeded)
 
-    class Changing(Environment[kind]):  # type: ignore[valid-type]
+    class Changing(Unjudged[kind]):  # type: ignore[valid-type]
         """Changes its state."""
 
         def seed(self) -> State:
@@ -35,9 +36,6 @@ async def called(seeded: State, change: Callable[[Any], object]) -> tuple[Result
         def go(self, state: Any) -> None:
             """Change it."""
             change(state)
-
-        def verify(self) -> float:
-            return 0.0
 
     async with open_store("memory://") as store:
         session = await Sessions(Changing(), store).seed({})
@@ -180,16 +178,13 @@ def nested(levels: int) -> Any:
 
 
 async def test_a_model_that_grows_a_level_a_call_is_refused_before_it_is_too_deep_to_read(store: Store) -> None:
-    class Growing(Environment[Deep]):
+    class Growing(Unjudged[Deep]):
         """Grows."""
 
         @tool
         def go(self, state: Deep) -> None:
             """Grow by one."""
             grow(state)
-
-        def verify(self) -> float:
-            return 0.0
 
     session = await Sessions(Growing(), store).seed({})
     results = [await session.call("go", {}) for _ in range(DEPTH + 5)]

@@ -16,6 +16,7 @@ from stateroom import Environment, Resource, SessionInfo, Sessions, open_store, 
 from stateroom.errors import Busy, CannotFork, CannotRewind, SessionError
 from stateroom.session import Copier, Rescorer, Session, check_session
 from stateroom.store import Record, Store
+from tests.environments import Unjudged
 from tests.messages import raises, says
 from tests.patience import PATIENCE
 from tests.session.outside import Browser, Desk, DeskEnvironment, Office, Page, files, write
@@ -83,7 +84,7 @@ async def test_a_read_of_what_is_never_saved_alike_leaves_nothing(store: Store) 
         def restore(self, saved: Any, session: SessionInfo, /) -> list[str]:
             return list(saved[1:])
 
-    class Diary(Environment[Desk]):
+    class Diary(Unjudged[Desk]):
         resources = {"lines": Stamped()}
 
         @tool
@@ -97,9 +98,6 @@ async def test_a_read_of_what_is_never_saved_alike_leaves_nothing(store: Store) 
             shown = [*lines]
             lines.append("smuggled")
             return shown
-
-        def verify(self) -> float:
-            return 0.0
 
     numbers, sessions = count(), Sessions[Desk](Diary(), store)
     session = await sessions.seed({})
@@ -439,17 +437,6 @@ async def test_a_call_that_was_not_run_for_want_of_threads_keeps_the_browser(
         with pytest.raises(Busy):
             await session.call("browse", {"address": "b"})
     assert (await session.call("browse", {"address": "c"})).output == ["a", "c"]
-
-
-async def test_a_session_in_use_keeps_its_browser(store: Store) -> None:
-    office = Office(store, hot=2)
-    session = await office.sessions.seed({})
-    for number in range(1, 6):
-        assert len((await session.call("visit", {"address": "a"})).output) == number
-        for _ in range(2):  # which nobody uses
-            await office.sessions.seed({})
-        await asyncio.sleep(0)  # so that what is to be stopped is
-    await office.sessions.stop()
 
 
 @pytest.mark.every_store

@@ -86,16 +86,6 @@ async def increment_for_ever(sessions: Sessions[Counter], session_id: str, name:
         say(call_id)
 
 
-async def undo_for_ever(sessions: Sessions[Counter], session_id: str) -> None:
-    """Undo two and redo one, again and again, saying the value each time."""
-    session = await sessions.open(session_id)
-    while True:
-        await session.undo(2)
-        say(session.state.value)
-        await session.redo()
-        say(session.state.value)
-
-
 async def call(sessions: Sessions[Counter], session_id: str, name: str, *more: str) -> None:
     """Call a tool that hangs."""
     session = await sessions.open(session_id)
