@@ -160,20 +160,6 @@ async def test_small_changes_beside_large_documents_are_small(store: Store) -> N
     assert (again.state.texts, again.state.loans) == (texts, 200)
 
 
-async def test_values_from_before_they_were_large_are_set_apart(store: Store, snapshots_after: Snapshots) -> None:
-    snapshots_after(1)
-    store.large = 2**30
-    texts = {name: document(1000) * 100 for name in "ab"}
-    session = await cold(store).seed({"texts": texts})
-    assert await contents(store, session.id) == set()
-    store.large = LARGE
-    for _ in range(2):
-        session = await cold(store).open(session.id)
-        assert session.state.texts == session.task.texts == texts
-        await session.call("lend")
-        assert await contents(store, session.id) == {document(1000).encode() * 100}
-
-
 class BlobStore(WatchedStore):
     """Notes which large values are sent to it and asked of it."""
 
@@ -234,24 +220,6 @@ async def test_a_cold_load_asks_once_for_what_the_state_has() -> None:
     again = await cold(store).open(session.id)
     assert list(again.state.texts.values()) == texts[3:]
     assert store.asked == [(session.id, sorted(digest_of(text.encode()) for text in texts[3:]))]
-
-
-async def test_a_fork_of_a_fork_finds_what_each_of_them_has() -> None:
-    store = BlobStore()
-    a, b, c = (document(LARGE, number) for number in range(3))
-    first = await cold(store).seed({"texts": {"a": a}})
-    second = await first.fork()
-    await second.call("put", {"name": "b", "text": b})
-    third = await second.fork()
-    await third.call("put", {"name": "c", "text": c})
-    again = await cold(store).open(third.id)
-    assert again.state.texts == {"a": a, "b": b, "c": c}
-    asked = [session for session, _ in store.asked if session in (first.id, second.id, third.id)]
-    assert asked == [third.id, second.id, first.id, first.id]  # for the state, and for the task
-    assert [len(digests) for _, digests in store.asked[:-1]] == [3, 2, 1]
-    log = [entry async for entry in again.log()]
-    assert [entry.input.get("text") for entry in log[1:]] == [b, c]
-    assert log[0].input == {"texts": {"a": a}}
 
 
 async def test_a_fork_does_not_count_on_what_its_sibling_has(sessions: Sessions[Library], store: Store) -> None:

@@ -226,30 +226,19 @@ async def test_what_one_of_a_family_has_saved_is_saved_for_each(
         assert saved in await store.blobs(each.id, [saved])
 
 
-@pytest.mark.parametrize("name", ["count_read", "count_write", "count_external"])
-async def test_arguments_are_validated_once(store: Store, name: str) -> None:
+@pytest.mark.parametrize("effect", ["read", "write", "external"])
+async def test_arguments_are_validated_once(store: Store, effect: Any) -> None:
     validated: list[Any] = []
 
-    class CountingEnvironment(Environment[Desk]):
+    class CountingEnvironment(Unjudged[Desk]):
         resources = DeskEnvironment.resources
 
-        @tool(effect="read")
-        def count_read(self, client: list[str], what: Annotated[int, AfterValidator(validated.append)]) -> None:
-            """Read."""
-
-        @tool
-        def count_write(self, client: list[str], what: Annotated[int, AfterValidator(validated.append)]) -> None:
-            """Write."""
-
-        @tool(effect="external")
-        def count_external(self, client: list[str], what: Annotated[int, AfterValidator(validated.append)]) -> None:
-            """Reach outside."""
-
-        def verify(self) -> float:
-            return 1.0
+        @tool(effect=effect)
+        def count(self, client: list[str], what: Annotated[int, AfterValidator(validated.append)]) -> None:
+            """Count."""
 
     sessions = Sessions[Desk](CountingEnvironment(), store)
-    assert (await (await sessions.seed({})).call(name, {"what": 1})).ok
+    assert (await (await sessions.seed({})).call("count", {"what": 1})).ok
     assert validated == [1]
     await sessions.stop()
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from types import new_class
 from typing import Annotated, Any
 
 import pytest
@@ -460,42 +461,34 @@ async def test_a_user_s_first_state_can_be_made_from_the_task(store: Store) -> N
     assert (await session.call("greet")).output == "hello Alice"
 
 
-def test_definitions_that_cannot_be_used_say_why() -> None:
+class Wrong(State):
+    tags: Annotated[set[str], Merge("append")] = set()
+
+
+def needy(self, user: Needy) -> None:
+    """Act."""
+
+
+def plain(self, user: Profile) -> None:
+    """Act."""
+
+
+def untyped(self, app: dict[str, int]) -> None:
+    """Act."""
+
+
+def wrong(self, user: Wrong) -> None:
+    """Act."""
+
+
+@pytest.mark.parametrize("methods", [[needy], [plain, needy], [untyped], [wrong]])
+def test_shared_states_that_cannot_be_used_say_why(methods: list[Any]) -> None:
+    members = {method.__name__: tool(method) for method in methods}
     with raises(DefinitionError):
+        new_class("Asking", (Unjudged[Trip],), {}, lambda namespace: namespace.update(members))
 
-        class NoSeed(Unjudged[Trip]):
-            @tool
-            def act(self, user: Needy) -> None:
-                """Act."""
 
-    with raises(DefinitionError):
-
-        class Two(Unjudged[Trip]):
-            @tool
-            def act(self, user: Profile) -> None:
-                """Act."""
-
-            @tool
-            def react(self, user: Needy) -> None:
-                """React."""
-
-    with raises(DefinitionError):
-
-        class Untyped(Unjudged[Trip]):
-            @tool
-            def act(self, app: dict[str, int]) -> None:
-                """Act."""
-
-    class Wrong(State):
-        tags: Annotated[set[str], Merge("append")] = set()
-
-    with raises(DefinitionError):
-
-        class UsesWrong(Unjudged[Trip]):
-            @tool
-            def act(self, user: Wrong) -> None:
-                """Act."""
-
+def test_an_unknown_answer_to_conflicts_is_refused() -> None:
     with raises(DefinitionError):
 
         class Odd(State, conflict="guess"):

@@ -64,7 +64,11 @@ async def commit(
             return await attempt()
         except RetryCommit:
             cached.stale = True
-    raise too_busy(cached, what, attempts)
+    session = cached.head.id
+    if cached.is_leased_elsewhere(cached.limits.now()):
+        raise SessionLeased(session)
+    why = f"session {session!r} is too busy: {what} was refused {attempts} times because others wrote first"
+    raise Conflict(session, cached.head.revision, why)
 
 
 async def append_or_retry(cached: CachedSession, prepared: PreparedCommit) -> None:
@@ -90,12 +94,3 @@ async def back_off(number: int) -> None:
     """Wait before attempt `number`; the second is made at once."""
     if number > 1:
         await asyncio.sleep(PAUSES.after(number - 1))
-
-
-def too_busy(cached: CachedSession, what: str, attempts: int = ATTEMPTS) -> SessionLeased | Conflict:
-    """Why a write was given up."""
-    session = cached.head.id
-    if cached.is_leased_elsewhere(cached.limits.now()):
-        return SessionLeased(session)
-    message = f"session {session!r} is too busy: {what} was refused {attempts} times because others wrote first"
-    return Conflict(session, cached.head.revision, message)
