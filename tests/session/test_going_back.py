@@ -93,19 +93,6 @@ async def test_a_checkpoint_is_found_by_its_name(sessions: Sessions[Shelf], stor
     await session.checkpoint()
 
 
-async def test_a_session_knows_its_forks(sessions: Sessions[Shelf], store: Store) -> None:
-    session = await sessions.seed({})
-    await lend(session, 2)
-    first, *others = await session.fork(n=3)
-    last = await session.fork(at=1)
-    assert await session.children() == [(each.id, 3) for each in [first, *others]] + [(last.id, 1)]
-    assert await first.children() == []
-    assert last.parent == (session.id, 1)
-    assert session.parent is None
-    await session.close()
-    assert len(await session.children()) == 4
-
-
 LARGE = {"books": 5_000}
 
 
@@ -125,18 +112,6 @@ async def test_to_go_back_reads_no_large_state() -> None:
     assert session.state.count == 6
     assert store.counts["load"] == 1
     assert [(await fork.call("lend", {"book": "x", "to": "bob"})).output for fork in forks] == [5, 5, 5]
-
-
-async def test_two_processes_that_go_back_without_reading(sessions: Sessions[Shelf], store: Store) -> None:
-    session = await sessions.seed(LARGE)
-    await lend(session, 30)
-    other = await Sessions(Library(), store).open(session.id)
-    await session.rewind(5)
-    await other.rewind(20)
-    await session.rewind(10)
-    assert session.revision == 34
-    assert (await other.call("lend", {"book": "x", "to": "bob"})).output == 10
-    assert (await session.state_at()).count == 10
 
 
 async def test_a_checkpoints_name_can_be_printed(sessions: Sessions[Shelf]) -> None:

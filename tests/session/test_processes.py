@@ -85,18 +85,6 @@ async def test_what_was_acknowledged_survives_a_kill_and_nothing_is_doubled(
     assert final.revision == len(seen) + 1
 
 
-async def test_a_kill_during_a_call_leaves_the_state_as_before(
-    session: Session[Any], store: Store, start: Start
-) -> None:
-    await session.call("increment", {"by": "me"})
-    worker = await start("call", session.id, "hang")
-    assert await line(worker) == "inside"
-    await kill(worker)
-    final = await reopened(store, session)
-    assert (final.state.value, final.revision) == (1, 2)
-    assert (await final.call("increment", {"by": "me"}, call_id="c")).output == 2
-
-
 @pytest.mark.parametrize(("name", "sent"), [("send", 1), ("send_again", 2)])
 async def test_an_external_call_cut_off_by_a_kill_is_unknown(
     session: Session[Any], store: Store, start: Start, tmp_path: Path, name: str, sent: int

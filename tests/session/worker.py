@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from stateroom import Environment, Sessions, State, open_store, tool
 
@@ -34,13 +33,6 @@ class WorkshopEnvironment(Environment[Counter]):
     def send_again(self, state: Counter, outbox: str, hang: bool) -> str:
         """Send a line that may be sent twice."""
         return self._send(state, outbox, hang)
-
-    @tool
-    def hang(self, state: Counter) -> None:
-        """Change the state, and never return."""
-        state.value = 99
-        say("inside")
-        threading.Event().wait()
 
     @tool(timeout=0.05)
     def spin(self, state: Counter) -> None:
@@ -85,11 +77,10 @@ async def increment_for_ever(sessions: Sessions[Counter], session_id: str, name:
         say(call_id)
 
 
-async def call(sessions: Sessions[Counter], session_id: str, name: str, *more: str) -> None:
+async def call(sessions: Sessions[Counter], session_id: str, name: str, outbox: str) -> None:
     """Call a tool that hangs."""
     session = await sessions.open(session_id)
-    arguments: dict[str, Any] = {"outbox": more[0], "hang": True} if more else {}
-    await session.call(name, arguments, call_id="c")
+    await session.call(name, {"outbox": outbox, "hang": True}, call_id="c")
 
 
 async def spin(sessions: Sessions[Counter], session_id: str) -> None:
