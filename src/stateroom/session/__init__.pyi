@@ -120,6 +120,7 @@ from .runtime import (
     SessionLimits as SessionLimits,
     Timeout as Timeout,
     new_session_id as new_session_id,
+    shared_environment as shared_environment,
 )
 from .session import (
     Pending as Pending,
@@ -129,7 +130,6 @@ from .sessions import (
     SHARED_IDS as SHARED_IDS,
     Sessions as Sessions,
 )
-from .shared import shared_environment as shared_environment
 from .sync import (
     BackgroundLoop as BackgroundLoop,
     Blocking as Blocking,

@@ -113,19 +113,34 @@ class Runtime:
         await self.store.touch(head.id, now=now, expires=expires)
         return structs.replace(head, expires=expires)
 
-    def new_head(self, owner: str, revision: int, *, parent: str | None = None, session_id: str | None = None) -> Head:
-        """A head for a new session."""
+    def new_head(
+        self,
+        owner: str = "",
+        revision: int = 1,
+        *,
+        parent: str | None = None,
+        session_id: str | None = None,
+        scope: str | None = None,
+        ttl: float | None = None,
+    ) -> Head:
+        """A head for a new session; with a `scope`, for a world or a shared state, which is kept as one."""
+        name = self.environment.name
         return Head(
             id=session_id or new_session_id(),
-            environment=self.environment.name,
+            environment=name if scope is None else shared_environment(scope, name),
             owner=owner,
             created=(now := self.now()),
-            expires=now + self.limits.ttl,
+            expires=now + (self.limits.ttl if ttl is None else ttl),
             revision=revision,
             parent=parent,
             parent_revision=revision if parent else 0,
             fence=int(now * 1e6),  # so that a session that is deleted and seeded again under its id has another fence
         )
+
+
+def shared_environment(name: str, environment: str) -> str:
+    """What stands in a shared state's head as its environment, so that it is no session of one."""
+    return f"{environment}:{name}"
 
 
 def new_session_id() -> str:

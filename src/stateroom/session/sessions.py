@@ -31,7 +31,6 @@ from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader
 from stateroom.session.runtime import Runtime, SessionLimits, new_session_id
 from stateroom.session.session import S, Session
-from stateroom.session.shared import shared_environment
 from stateroom.session.stateless import StatelessSession
 from stateroom.session.world import BEGINNING, first_state
 from stateroom.state import ENDED, DraftContext, State, commit, draft_of
@@ -101,7 +100,7 @@ class Sessions(Generic[S]):
                     self._task(row)  # which names all that are missing
                 raise
             state, start = self._default_state(), None
-        head = self.runtime.new_head(owner, 1, session_id=session_id)
+        head = self.runtime.new_head(owner, session_id=session_id)
         try:
             facts = {"input": row}
             facts |= {name: told for name, told in (("replaces", replaces), ("lacks", lacks), ("by", by)) if told}
@@ -117,11 +116,7 @@ class Sessions(Generic[S]):
         session with this id.
         """
         runtime = self.runtime
-        head = replace(
-            runtime.new_head("", 1, session_id=session_id),
-            environment=shared_environment("unseeded", self.environment.name),
-            closed=True,
-        )
+        head = replace(runtime.new_head(session_id=session_id, scope="unseeded"), closed=True)
         await new_session(Reader(self.store, State), head, State(), BEGINNING, {"input": {}}, runtime.limits).create()
 
     def _plain(self, task: Any) -> Any:

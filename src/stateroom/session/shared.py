@@ -268,11 +268,9 @@ class SharedStates:
 
     async def _make(self, identity: str, owner: str, name: str, cached: CachedSession) -> Shared:
         runtime = self._runtime
-        now = runtime.now()
-        environment, expires = shared_environment(name, runtime.environment.name), now + runtime.limits.shared_ttl
-        head = Head(identity, environment, owner, now, expires, 1, fence=int(now * 1e6))
-        state = await self._seeded(name, cached)
-        new = new_session(self._reader(name), head, state, Progress(0, now), {"input": owner}, runtime.shared_limits)
+        head = runtime.new_head(owner, session_id=identity, scope=name, ttl=runtime.limits.shared_ttl)
+        state, progress = await self._seeded(name, cached), Progress(0, head.created)
+        new = new_session(self._reader(name), head, state, progress, {"input": owner}, runtime.shared_limits)
         made = await new.create_once()
         return Shared(runtime, name, made, settled=1) if made else await self._find(identity, owner, name, cached)
 
@@ -333,8 +331,3 @@ class SharedStates:
 def shared_id(*parts: str) -> str:
     """The id under which a shared state is kept."""
     return ":".join(parts)
-
-
-def shared_environment(name: str, environment: str) -> str:
-    """What stands in a shared state's head as its environment, so that it is no session of one."""
-    return f"{environment}:{name}"

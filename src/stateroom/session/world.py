@@ -17,9 +17,8 @@ from stateroom.session.document import write_document
 from stateroom.session.environment import SessionEnvironment
 from stateroom.session.progress import Progress
 from stateroom.session.runtime import Runtime
-from stateroom.session.shared import shared_environment, shared_id
+from stateroom.session.shared import shared_id
 from stateroom.state import References, State, digest_of, shape_of
-from stateroom.store import Head
 
 BEGINNING = Progress(0, 0.0)
 """The progress of every world, so that the id of a world follows from its state alone."""
@@ -68,7 +67,7 @@ class Worlds:
         runtime = self._runtime
         head, now = await runtime.shared_head(world), runtime.now()
         if head.expires < now + runtime.limits.ttl + KEPT / 2:
-            await runtime.store.touch(world, now=now, expires=self._expiry(now))
+            await runtime.store.touch(world, now=now, expires=now + runtime.limits.ttl + KEPT)
 
     def forget(self) -> None:
         """Drop the cached world: it is made again when it is needed."""
@@ -94,16 +93,10 @@ class Worlds:
 
     async def _store(self, world: World) -> None:
         runtime = self._runtime
-        now, environment = runtime.now(), runtime.environment.name
-        head = Head(
-            world.id, shared_environment("world", environment), "", now, self._expiry(now), 1, fence=int(now * 1e6)
-        )
+        head = runtime.new_head(session_id=world.id, scope="world", ttl=runtime.limits.ttl + KEPT)
         new = new_session(runtime.reader, head, world.state, BEGINNING, {"input": {}}, runtime.shared_limits)
         if await new.create_once() is None:
             await runtime.store.head(world.id)  # which raises if it has gone again
-
-    def _expiry(self, now: float) -> float:
-        return now + self._runtime.limits.ttl + KEPT
 
 
 def first_state(environment: SessionEnvironment, hook: str, state: Any) -> State:
