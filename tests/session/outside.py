@@ -176,6 +176,32 @@ class DeskEnvironment(Environment[Desk]):
         return float(len(list(folder.iterdir())))
 
 
+class SurfEnvironment(Environment[Desk]):
+    """Has a browser, and nothing else that reaches outside."""
+
+    resources = {"browser": Browser()}
+
+    @tool
+    def visit(self, state: Desk, browser: Page, address: str) -> list[str]:
+        """Go to a page, and write much about it."""
+        browser.visited.append(address)
+        state.notes.append("x" * 20_000)
+        return browser.visited
+
+    @tool(effect="read")
+    def look(self, browser: Page) -> list[str]:
+        """What was visited."""
+        return browser.visited
+
+    @tool
+    def note(self, state: Desk) -> None:
+        """Write much."""
+        state.notes.append("x" * 20_000)
+
+    def verify(self, browser: Page) -> float:
+        return float(len(browser.visited))
+
+
 class Office:
     """Sessions, and the environment that remembers what its tools were given."""
 

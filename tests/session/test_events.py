@@ -195,21 +195,6 @@ async def test_tampering_by_an_event_is_mended(session: Session[Account], name: 
     assert (await session.call(name, {"names": ["a"]})).output == ["a"]
 
 
-async def test_a_fork_begins_with_the_events_of_its_parent_and_a_rewind_takes_some_back(
-    session: Session[Account],
-) -> None:
-    for amount in (1, 2, 3):
-        await session.call("deposit", {"amounts": [amount]})
-    fork = await session.fork(at=3)
-    await fork.call("deposit", {"amounts": [20]})
-    await session.rewind(to=2)
-    await session.call("deposit", {"amounts": [30]})
-    assert [(each.revision, each.event.amount) for each in await events_of(fork)] == [(2, 1), (3, 2), (4, 20)]
-    assert [(each.revision, each.event.amount) for each in await events_of(session)] == [(2, 1), (6, 30)]
-    assert [each.revision for each in await events_of(session, after=2)] == [6]
-    assert [each.revision for each in await events_of(await session.fork(at=4))] == [2, 3, 4]
-
-
 @pytest.mark.every_store
 async def test_pruned_events_are_missed(session: Session[Account], store: Store, snapshots_after: Snapshots) -> None:
     snapshots_after(100)

@@ -15,7 +15,7 @@ from stateroom.store import Record, Store
 from tests.environments import Unjudged
 from tests.messages import raises, says
 from tests.patience import PATIENCE
-from tests.session.outside import Browser, Desk, DeskEnvironment, Office, Page, files, write
+from tests.session.outside import Desk, DeskEnvironment, Office, SurfEnvironment, files, write
 
 
 @pytest.fixture
@@ -311,27 +311,6 @@ async def test_where_a_browser_was_used_there_can_be_no_fork(session: Session[De
     assert (await fork.call("visit", {"address": "b"})).output == ["b"]
 
 
-class SurfEnvironment(Environment[Desk]):
-    """Has a browser, and nothing else that reaches outside."""
-
-    resources = {"browser": Browser()}
-
-    @tool
-    def visit(self, state: Desk, browser: Page, address: str) -> list[str]:
-        """Go to a page, and write much about it."""
-        browser.visited.append(address)
-        state.notes.append("x" * 20_000)
-        return browser.visited
-
-    @tool
-    def note(self, state: Desk) -> None:
-        """Write much."""
-        state.notes.append("x" * 20_000)
-
-    def verify(self, browser: Page) -> float:
-        return 1.0
-
-
 async def test_a_far_fork_of_a_large_state_is_refused_too(store: Store) -> None:
     sessions = Sessions[Desk](SurfEnvironment(), store)
     session = await sessions.seed({})
@@ -432,7 +411,7 @@ async def test_a_judge_who_asks_for_a_browser_cannot_judge_again(store: Store) -
     await session.call("visit", {"address": "a"})
     await session.verify()
     rejudging = Rescorer(SurfEnvironment(), store)
-    assert (await rejudging.judge(session.id, at=1)).verdict.reward == 1.0
+    assert (await rejudging.judge(session.id, at=1)).verdict.reward == 0.0
     with raises(SessionError):
         await rejudging.judge(session.id)
     await sessions.stop()

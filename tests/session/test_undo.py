@@ -209,22 +209,6 @@ def test_a_session_is_what_a_list_of_its_steps_says(kind: str, request: pytest.F
 # What a step is.
 
 
-@pytest.mark.every_store
-async def test_an_agents_turn_is_one_step_and_its_conversation_goes_back_with_it(store: Store) -> None:
-    threads = Threads(opened(store))
-    thread = (await threads.create()).id
-    for text in ("a", "b"):
-        await threads.add(thread, text)
-        await threads.run(thread, Agent(Writer()))
-    session = await threads.sessions.open(thread)
-    await session.call("add", {"text": "by hand"})
-    assert await session.undo(2) == 2
-    assert (list(session.state.notes), await said(session, store)) == (["a"], ["a", "done"])
-    await threads.add(thread, "c")
-    await threads.run(thread, Agent(Writer()))
-    assert (list(session.state.notes), await said(session, store)) == (["a", "c"], ["a", "done", "c", "done"])
-
-
 async def test_an_answer_is_undone_back_to_the_question(store: Store) -> None:
     agent = Agent(Scripted([[function_call("ask_user", "q", question="Which?")], "thanks"]), asks=True)
     threads = Threads(opened(store))
