@@ -68,8 +68,8 @@ class SyncSessions:
 
     def _named(self, name: str) -> Environment[Any, Any]:
         if name not in registered():
-            told = f"the session is of {name}, which is not registered here"
-            raise NotFound(f"{told}; give its class: stateroom.open(url, environment)")
+            unknown = f"the session is of {name}, which is not registered here"
+            raise NotFound(f"{unknown}; give its class: stateroom.open(url, environment)")
         return self._registered.setdefault(name, make_environment(name))
 
     def heads(self, environment: str | None = None, limit: int = 20) -> list[Head]:

@@ -338,9 +338,9 @@ class CachedSession:
         known = self.in_memory(revision)
         if known is not None:
             return known
-        found, document = await self.reader.read(self.head.id, revision)
+        standing, document = await self.reader.read(self.head.id, revision)
         self.digests[0].update(document.digests)
-        return found
+        return standing
 
     async def ensure_kept(self, revision: int) -> None:
         """Raise `UnknownRevision` if the session's past at a revision was pruned.

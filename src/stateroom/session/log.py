@@ -144,12 +144,12 @@ def write_body(facts: dict[str, Any], patch: Patch, least: float = inf) -> Body:
     references = References(least)
     if "agent" in facts:
         facts = {**facts, "agent": msgspec.Raw(encode_json(facts["agent"]))}
-    said = encode(facts, references) if "events" in facts else encode_json(facts, references)
+    facts_bytes = encode(facts, references) if "events" in facts else encode_json(facts, references)
     references.size = 0
-    if patch and len(said) > LONG_TEXT and (texts := long_texts(facts.get("input"))):
+    if patch and len(facts_bytes) > LONG_TEXT and (texts := long_texts(facts.get("input"))):
         references.number(text for text in texts if len(text) < least)
-    changed = encode_patch(patch, references)
-    return Body(_PAIR + said + changed, len(changed) + references.size, references.blobs)
+    patch_bytes = encode_patch(patch, references)
+    return Body(_PAIR + facts_bytes + patch_bytes, len(patch_bytes) + references.size, references.blobs)
 
 
 class Weight(msgspec.Struct, frozen=True, gc=False):
@@ -196,13 +196,13 @@ class Stored(msgspec.Struct, frozen=True):
 def read_stored(entry: Entry) -> Stored:
     """A stored entry, understood."""
     try:
-        said, changed = _split(entry.body)
+        facts_bytes, patch_bytes = _split(entry.body)
     except msgspec.MsgspecError as error:
         raise BadData(f"entry {entry.revision} cannot be read: {why_not_decoded(entry.body, error)}") from error
     large: list[Large] = []
-    facts = decode(said, (), large)
+    facts = decode(facts_bytes, (), large)
     in_facts = len(large)
-    patch = [] if bytes(changed) == _NO_PATCH else decode(changed, long_texts(facts.get("input")), large)
+    patch = [] if bytes(patch_bytes) == _NO_PATCH else decode(patch_bytes, long_texts(facts.get("input")), large)
     growth = len(entry.body)
     if large:
         growth += sum(value.size for value in large[in_facts:])

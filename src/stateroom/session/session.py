@@ -290,9 +290,9 @@ class Session(Generic[S]):
         The state stays as it is. `log(kinds={"record"})` reads what was recorded: a rewind does not undo it. `user` is
         whose it is, if a user is to be named, and `by` the person who records it by hand.
         """
-        told = {} if user is None else {"user": checked_user(user)}
+        whose = {} if user is None else {"user": checked_user(user)}
         try:
-            facts = {"name": checked_name("name", name), "data": to_jsonable_python(data), **told, **person(by)}
+            facts = {"name": checked_name("name", name), "data": to_jsonable_python(data), **whose, **person(by)}
             async with self._open.cached.lock:
                 await self._open.refresh(load_state=False)
                 return await append_entry(self._open.cached, "record", facts)

@@ -103,7 +103,7 @@ class Sessions(Generic[S]):
         head = self.runtime.new_head(owner, session_id=session_id)
         try:
             facts = {"input": row}
-            facts |= {name: told for name, told in (("replaces", replaces), ("lacks", lacks), ("by", by)) if told}
+            facts |= {name: value for name, value in (("replaces", replaces), ("lacks", lacks), ("by", by)) if value}
             new = new_session(self.runtime.reader, head, state, progress, facts, self.runtime.limits, start)
         except UNSTORABLE as error:
             raise BadTask(f"the task, or the state that it was seeded with, cannot be stored: {error}") from error

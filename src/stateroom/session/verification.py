@@ -75,10 +75,9 @@ class Verification:
                 message = "should be JSON that is not nested too deeply"
                 raise InvalidArguments(f"{name}: {message}", {name: message}) from error
             if not same(typed, value):
-                told = (
+                raise Contradiction(
                     f"{name}: the session was seeded with another value; verify it with the row that it was seeded with"
                 )
-                raise Contradiction(told)
         return added
 
     async def _judge(self, response: Any, added: dict[str, Any]) -> tuple[Verdict, dict[str, Any]]:

@@ -114,8 +114,8 @@ def first_state(environment: SessionEnvironment, hook: str, state: Any) -> State
         if lacking := [
             name for name, field in wanted.model_fields.items() if field.is_required() and name not in fields
         ]:
-            told = f"{environment.name}.{hook} returns a {given.__name__}, which has no {', '.join(lacking)}"
-            raise DefinitionError(f"{told}; write a {hook} that returns a {wanted.__name__}, or give a default")
+            missing = f"{environment.name}.{hook} returns a {given.__name__}, which has no {', '.join(lacking)}"
+            raise DefinitionError(f"{missing}; write a {hook} that returns a {wanted.__name__}, or give a default")
         state = wanted.model_construct(**fields)
     with contained:
         copy: State = shape_of(wanted).validate_copy(state, ())
