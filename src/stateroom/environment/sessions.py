@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Self
 
-from stateroom.environment.arguments import make_environment, variant_of
 from stateroom.environment.environment import Environment
-from stateroom.environment.registry import registered
+from stateroom.environment.registry import make_environment, registered, variant_of
 from stateroom.errors import NotFound
 from stateroom.options import make_options
 from stateroom.session import BackgroundLoop, Blocking, SessionLimits, Sessions

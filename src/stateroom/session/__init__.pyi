@@ -40,11 +40,6 @@ from .history import (
     History as History,
     refold as refold,
 )
-from .kinds import (
-    COPIED as COPIED,
-    KINDS as KINDS,
-    SPOKEN as SPOKEN,
-)
 from .lifecycle import (
     STANDARD as STANDARD,
     AgentStatus as AgentStatus,
@@ -53,6 +48,9 @@ from .lifecycle import (
     text_of as text_of,
 )
 from .log import (
+    COPIED as COPIED,
+    KINDS as KINDS,
+    SPOKEN as SPOKEN,
     VERDICT as VERDICT,
     LogEntry as LogEntry,
     checked_name as checked_name,

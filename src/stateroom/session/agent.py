@@ -11,9 +11,8 @@ from stateroom.errors import Conflict, DuplicateCall, InvalidMove, SessionError
 from stateroom.session.cache import OpenSession
 from stateroom.session.commit import RetryCommit, append_or_retry, commit
 from stateroom.session.history import History
-from stateroom.session.kinds import SPOKEN
 from stateroom.session.lifecycle import STANDARD, AgentStatus, Item, Lifecycle, Update
-from stateroom.session.log import UNSTORABLE, LogEntry, checked_user
+from stateroom.session.log import SPOKEN, UNSTORABLE, LogEntry, checked_user
 from stateroom.session.reader import StateAt
 from stateroom.state import to_json
 

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from stateroom.errors import Busy, InvalidState, SessionSealed, StoreError, StoreUnavailable, TooLarge, UnknownSession
 from stateroom.session.document import Document, Start, write_document
 from stateroom.session.history import History
-from stateroom.session.kinds import BEYOND_LIMIT, PATCHED
 from stateroom.session.log import (
+    BEYOND_LIMIT,
+    PATCHED,
     LogEntry,
     Stored,
     Weight,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from stateroom.errors import Conflict, SessionLeased, SessionSealed
 from stateroom.pauses import Pauses
 from stateroom.session.cached_session import CachedSession, PreparedCommit
-from stateroom.session.kinds import AFTER_VERDICT
+from stateroom.session.log import AFTER_VERDICT
 
 R = TypeVar("R")
 

@@ -24,8 +24,7 @@ from stateroom.session.document import Start, world_is_gone
 from stateroom.session.environment import SessionEnvironment
 from stateroom.session.history import History
 from stateroom.session.invocation import has_tampered
-from stateroom.session.kinds import AFTER_VERDICT
-from stateroom.session.log import UNSTORABLE, VERDICT, checked_text
+from stateroom.session.log import AFTER_VERDICT, UNSTORABLE, VERDICT, checked_text
 from stateroom.session.parameters import SHARED
 from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader
