@@ -18,7 +18,6 @@ from stateroom.gallery import CounterEnvironment
 from stateroom.model import Item, Policy, function_call, message, outputs_of
 from tests.messages import raises
 from tests.patience import PATIENCE
-from tests.test_import import loaded_by
 
 TASK = {"responses_create_params": {"input": "Add 3."}, "initial_count": 3, "expected_count": 6}
 
@@ -280,16 +279,6 @@ def test_an_empty_folder_gets_from_the_wheel_to_a_plot_in_a_few_lines() -> None:
         subprocess.run(line.split(), check=True)
     [plotted] = nbformat.read("ran.ipynb", 4).cells[-1].outputs
     assert "image/png" in plotted.data
-
-
-def test_a_star_import_leaves_open_alone() -> None:
-    statements = "import builtins\nfrom stateroom import *\nassert open is builtins.open and run and serve"
-    assert loaded_by(statements) <= ["sqlite3"]
-
-
-def test_none_of_it_is_loaded_before_it_is_used() -> None:
-    heavy = ["pandas", "matplotlib", "openai", "uvicorn", "IPython", "rich"]
-    assert loaded_by("import stateroom\nassert stateroom.run and stateroom.open and stateroom.serve", heavy) == []
 
 
 # Sessions without async.

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from io import BufferedReader, FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -87,9 +86,7 @@ class Appender:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
 

@@ -8,7 +8,7 @@ import pytest
 from stateroom import Environment, SessionLimits, Sessions, State, ToolError, tool
 from stateroom.errors import BadTask, SessionClosed, SessionExpired, TooLarge, UnknownSession
 from stateroom.store import HeadFilter, Store, open_store
-from tests.environments import Time
+from tests.environments import Time, Unjudged
 from tests.messages import raises, says
 
 LIMIT = 20_000
@@ -152,11 +152,8 @@ async def test_a_state_that_begins_too_large_is_no_session(store: Store) -> None
     class Crowd(State):
         names: list[str] = ["x" * 100] * 1000
 
-    class CrowdEnvironment(Environment[Crowd]):
+    class CrowdEnvironment(Unjudged[Crowd]):
         """Too many."""
-
-        def verify(self) -> float:
-            return 0.0
 
     with raises(TooLarge):
         await Sessions[Crowd](CrowdEnvironment(), store, SessionLimits(max_state=LIMIT)).seed({})

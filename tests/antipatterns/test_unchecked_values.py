@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Sessions, State
+from stateroom import Sessions, State
 from stateroom.errors import DefinitionError, InvalidState, SchemaChanged
 from stateroom.session import Session
 from stateroom.store import Store
 from tests.antipatterns.bill import SPOILT, Bill, BillEnvironment, Spoil, spoilt
+from tests.environments import Unjudged
 from tests.messages import raises, says
 
 
@@ -68,21 +69,15 @@ async def test_a_field_that_was_added_without_a_version_is_named_and_gets_no_def
         price: int = 4
         discount: float = 0.0
 
-    class OldShop(Environment[Old]):
+    class OldShop(Unjudged[Old]):
         """The shop as it was."""
 
         name = "shop"
 
-        def verify(self) -> float:
-            return 0.0
-
-    class NewShop(Environment[New]):
+    class NewShop(Unjudged[New]):
         """The shop as it is."""
 
         name = "shop"
-
-        def verify(self) -> float:
-            return 0.0
 
     old = await Sessions[Old](OldShop(), store).seed({})
     with raises(SchemaChanged):

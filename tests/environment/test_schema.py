@@ -196,56 +196,19 @@ def test_only_a_type_within_itself_is_a_reference() -> None:
     assert parameters["$defs"].keys() == {"Tree"}
 
 
-def google(self, count: int, name: str = "x") -> None:
-    """Buy things.
-
-    And pay for them.
-
-    Args:
-        count: how many
-        name: of what,
-            in two lines
-
-    Returns:
-        Nothing.
-    """
+STYLES = {
+    "google": "Args:\n    count: how many\n    name: of what,\n        in two lines\n\nReturns:\n    Nothing.",
+    "numpy": "Parameters\n----------\ncount : int\n    how many\nname : str\n    of what,\n    in two lines",
+    "sphinx": ":param count: how many\n:param name: of what,\n    in two lines\n:returns: Nothing.",
+}
 
 
-def numpy(self, count: int, name: str = "x") -> None:
-    """Buy things.
+@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+def test_docstrings_of_every_style(style: str) -> None:
+    def buy(self, count: int, name: str = "x") -> None: ...
 
-    And pay for them.
-
-    Parameters
-    ----------
-    count : int
-        how many
-    name : str
-        of what,
-        in two lines
-
-    Returns
-    -------
-    None
-        Nothing.
-    """
-
-
-def sphinx(self, count: int, name: str = "x") -> None:
-    """Buy things.
-
-    And pay for them.
-
-    :param count: how many
-    :param name: of what,
-        in two lines
-    :returns: Nothing.
-    """
-
-
-@pytest.mark.parametrize("method", [google, numpy, sphinx])
-def test_docstrings_of_every_style(method: Any) -> None:
-    found = definition(method)
+    buy.__doc__ = f"Buy things.\n\nAnd pay for them.\n\n{style}"
+    found = definition(buy)
     assert found["description"] == "Buy things.\n\nAnd pay for them."
     properties = found["parameters"]["properties"]
     assert properties["count"]["description"] == "how many"

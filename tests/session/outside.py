@@ -1,7 +1,6 @@
-"""An environment whose sessions have a folder, a browser and a client; and a process of its own that works with it."""
+"""An environment whose sessions have a folder, a browser and a client."""
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from stateroom import (
     State,
     TempFolder,
     ToolError,
-    open_store,
     tool,
 )
 from stateroom.session import Episode, Session
@@ -178,6 +176,32 @@ class DeskEnvironment(Environment[Desk]):
         return float(len(list(folder.iterdir())))
 
 
+class SurfEnvironment(Environment[Desk]):
+    """Has a browser, and nothing else that reaches outside."""
+
+    resources = {"browser": Browser()}
+
+    @tool
+    def visit(self, state: Desk, browser: Page, address: str) -> list[str]:
+        """Go to a page, and write much about it."""
+        browser.visited.append(address)
+        state.notes.append("x" * 20_000)
+        return browser.visited
+
+    @tool(effect="read")
+    def look(self, browser: Page) -> list[str]:
+        """What was visited."""
+        return browser.visited
+
+    @tool
+    def note(self, state: Desk) -> None:
+        """Write much."""
+        state.notes.append("x" * 20_000)
+
+    def verify(self, browser: Page) -> float:
+        return float(len(browser.visited))
+
+
 class Office:
     """Sessions, and the environment that remembers what its tools were given."""
 
@@ -203,28 +227,3 @@ async def files(session: Session[Desk]) -> dict[str, str]:
     assert result.ok, result.error
     found: dict[str, str] = result.output
     return found
-
-
-async def write_and_hang(sessions: Sessions[Desk], session_id: str) -> None:
-    """Write a file, and then another in a call that never ends."""
-    session = await sessions.open(session_id)
-    assert (await session.call("write", {"name": "kept", "text": "by the other"})).ok
-
-    async def hang() -> None:
-        sys.stdout.write("inside\n")
-        sys.stdout.flush()
-        await asyncio.Event().wait()
-
-    environment = sessions.environment
-    assert isinstance(environment, DeskEnvironment)
-    environment.meanwhile = hang
-    await session.call("write", {"name": "lost", "text": "by the other"})
-
-
-async def main(url: str, session_id: str) -> None:
-    async with open_store(url) as store:
-        await write_and_hang(Sessions(DeskEnvironment(), store), session_id)
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))

@@ -119,31 +119,6 @@ async def finished(store: Store) -> tuple[Session[Desk], list[Item]]:
 # Going back, and branching off.
 
 
-async def test_a_fork_from_any_revision_comes_to_the_same_end(store: Store) -> None:
-    session, said = await finished(store)
-    elsewhere = sessions_in(store)
-    for sessions in (None, elsewhere):
-        origin = session if sessions is None else await sessions.open(session.id)
-        for revision in range(1, session.revision + 1):
-            fork = await origin.fork(at=revision)
-            assert (await to_the_end(fork)).status == "completed", revision
-            assert (fork.state.notes, fork.state.heard) == (FINAL, ["first", "last"]), revision
-            assert await spoken(fork) == said, revision
-    assert (session.agent.status.phase, await spoken(session)) == ("done", said)
-
-
-async def test_a_rewind_to_any_revision_comes_to_the_same_end(store: Store) -> None:
-    session, said = await finished(store)
-    for revision in range(1, session.revision + 1):
-        await session.rewind(revision)
-        back = await sessions_in(store).open(session.id) if revision % 2 else session
-        assert back.agent.status == session.agent.status
-        assert (await to_the_end(back)).status == "completed", revision
-        assert (back.state.notes, back.state.heard) == (FINAL, ["first", "last"]), revision
-        assert await spoken(back) == said, revision
-        await session.state_at()
-
-
 class MailEnvironment(DeskEnvironment):
     """Sends letters too."""
 

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, BaseModel, JsonValue
 
-from stateroom import Environment, SessionLimits, Sessions, State, ToolError, tool
+from stateroom import SessionLimits, Sessions, State, ToolError, tool
 from stateroom.errors import ReadOnlyState
 from stateroom.session import Result, Session
 from stateroom.store import Store
+from tests.environments import Unjudged
 from tests.messages import says
 from tests.patience import PATIENCE
 
@@ -37,7 +38,7 @@ def explode(value: str) -> str:
 RELEASED = threading.Event()
 
 
-class ShopEnvironment(Environment[Shop]):
+class ShopEnvironment(Unjudged[Shop]):
     """Tools that fail, each in its own way; all but `look` change the state first."""
 
     @tool
@@ -127,9 +128,6 @@ class ShopEnvironment(Environment[Shop]):
         """Take a text that is checked in a way of its own."""
         state.notes.append(text)
 
-    def verify(self) -> float:
-        return 0.0
-
 
 @pytest.fixture(autouse=True)
 def _release():
@@ -168,6 +166,7 @@ def fit_for_a_model(result: Result) -> bool:
         *(("gives_an_object", {}), ("gives_itself", {}), ("keeps_an_object", {})),
         *(("spoils", {"price": "dear"}), ("spoils", {"price": None}), ("drops_a_field", {})),
         *(("note", {}), ("note", {"what": 1, "when": 2}), ("note", {"what": {"\udc00": 1}})),
+        ("note", {"what": 10**5000}),
         *(("note", [1]), ("note", "what"), ("note", {1: 2}), ("hide", {"what": object(), "text": ""})),
         *(("refuses", {"why": why}) for why in (7, None, object(), "half \ud83d")),
         ("refuses", {"state": {}, "why": "mine"}),
@@ -206,23 +205,11 @@ async def test_the_default_timeout_holds_for_tools_without_their_own(store: Stor
     assert await unchanged(seeded, store)
 
 
-async def test_other_sessions_go_on_while_a_tool_blocks(session: Session[Shop], store: Store) -> None:
-    blocked = asyncio.create_task(session.call("hangs_by_default"))
-    await asyncio.sleep(0)
-    other = await Sessions(ShopEnvironment(), store).seed({})
-    for number in range(20):
-        assert (await other.call("note", {"what": number})).ok
-    assert not blocked.done()
-    RELEASED.set()
-    assert (await blocked).ok
-    assert session.state.notes == [1]
-
-
 async def test_a_tool_left_behind_can_change_nothing_later(store: Store) -> None:
     late: list[BaseException | None] = []
     go, done = threading.Event(), threading.Event()
 
-    class Late(Environment[Shop]):
+    class Late(Unjudged[Shop]):
         """Writes when its time is over."""
 
         @tool(timeout=0.02)
@@ -235,9 +222,6 @@ async def test_a_tool_left_behind_can_change_nothing_later(store: Store) -> None
             except Exception as error:  # noqa: BLE001
                 late.append(error)
             done.set()
-
-        def verify(self) -> float:
-            return 0.0
 
     session = await Sessions(Late(), store).seed({})
     assert not (await session.call("write_late")).ok
@@ -279,12 +263,6 @@ async def test_odd_values_do_no_harm(session: Session[Shop], store: Store, what:
     assert again.state.notes == session.state.notes == [what, 1]
     assert (await again.call("note", {"what": what}, call_id="c1")).output == what
     assert [entry.input async for entry in again.log()][1] == {"what": what}
-
-
-async def test_an_int_too_long_to_write_is_refused(session: Session[Shop], store: Store) -> None:
-    result = await session.call("note", {"what": 10**5000})
-    assert fit_for_a_model(result)
-    assert await unchanged(session, store)
 
 
 async def test_arguments_that_are_not_json_are_stored_as_json(session: Session[Shop], store: Store) -> None:

@@ -62,15 +62,6 @@ async def open_elsewhere(store: Store, session: Session[Counter]) -> Session[Cou
     return await Sessions(CounterEnvironment(), store).open(session.id)
 
 
-async def test_a_hundred_calls_at_once_lose_no_update(store: Store) -> None:
-    environment = CounterEnvironment()
-    session = await Sessions(environment, store).seed({})
-    results = await asyncio.gather(*(session.call("increment") for _ in range(100)))
-    assert sorted(result.output for result in results) == list(range(1, 101))
-    assert (session.state.value, session.state.seen, session.revision) == (100, list(range(100)), 101)
-    assert environment.most_at_once == 1
-
-
 async def test_two_handles_of_one_session_are_serialised(store: Store) -> None:
     environment = CounterEnvironment()
     sessions = Sessions(environment, store)
@@ -78,19 +69,6 @@ async def test_two_handles_of_one_session_are_serialised(store: Store) -> None:
     same = await sessions.open(session.id)
     await asyncio.gather(*(handle.call("increment") for handle in (session, same) for _ in range(20)))
     assert (session.state.value, environment.most_at_once, environment.runs) == (40, 1, 40)
-
-
-async def test_writers_in_several_processes_lose_no_update(store: Store) -> None:
-    session = await Sessions(CounterEnvironment(), store).seed({})
-    handles = [session, *[await open_elsewhere(store, session) for _ in range(3)]]
-
-    async def work(handle: Session[Counter]) -> None:
-        for _ in range(25):
-            assert (await handle.call("increment")).ok
-
-    await asyncio.gather(*map(work, handles))
-    final = await open_elsewhere(store, session)
-    assert (final.state.value, final.revision, final.state.seen) == (100, 101, list(range(100)))
 
 
 @pytest.mark.every_store(shared=True)

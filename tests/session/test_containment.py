@@ -12,6 +12,7 @@ from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model
 from stateroom import Environment, Event, Lifecycle, Resource, State, Task, applies, tool
 from stateroom.session import Session, Sessions, contained
 from stateroom.store import Store, open_store
+from tests.environments import Unjudged
 
 
 class Own(BaseException):
@@ -361,34 +362,8 @@ async def test_a_coroutine_that_nobody_awaits_any_more_ends_in_silence() -> None
     waiting.close()
 
 
-async def test_a_cancelled_call_is_cancelled(store: Store) -> None:
-    class Waits(Environment[Ledger]):
-        """Waits."""
-
-        started = asyncio.Event()
-
-        def seed(self) -> Ledger:
-            return Ledger()
-
-        @tool
-        async def wait(self, state: Ledger) -> None:
-            """Wait."""
-            self.started.set()
-            await asyncio.Event().wait()
-
-        def verify(self) -> float:
-            return 0.0
-
-    session = await Sessions(Waits(), store).seed({})
-    calling = asyncio.create_task(session.call("wait"))
-    await Waits.started.wait()
-    calling.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await calling
-
-
 async def test_a_question_without_words_fails_its_call(store: Store) -> None:
-    class Asks(Environment[Ledger]):
+    class Asks(Unjudged[Ledger]):
         """Asks."""
 
         def seed(self) -> Ledger:
@@ -398,9 +373,6 @@ async def test_a_question_without_words_fails_its_call(store: Store) -> None:
         def pay(self, state: Ledger, ask: Any) -> None:
             """Pay."""
             ask(Wordless())
-
-        def verify(self) -> float:
-            return 0.0
 
     session = await Sessions(Asks(), store).seed({})
     assert (await session.call("pay")).code == "tool_failed"

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from stateroom import Environment, Sessions, State, open_store, tool
+from stateroom import Sessions, State, open_store, tool
 from stateroom.session import History
 from stateroom.store import Store
+from tests.environments import Unjudged
 
 
 class Shelf(State):
@@ -19,7 +20,7 @@ class Shelf(State):
     big: int = 0
 
 
-class ShelfEnvironment(Environment[Shelf]):
+class ShelfEnvironment(Unjudged[Shelf]):
     """A shelf of books."""
 
     @tool
@@ -42,9 +43,6 @@ class ShelfEnvironment(Environment[Shelf]):
     def open(self, state: Shelf) -> None:
         """Open the shelf."""
         state.opened, state.big = date(2026, 1, 2), 2**70
-
-    def verify(self) -> float:
-        return 0.0
 
 
 async def put(session: Any, *books: tuple[str, int]) -> None:

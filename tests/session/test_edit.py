@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
-from stateroom import Environment, SessionLimits, Sessions, State, open_store, tool
+from stateroom import Environment, SessionLimits, Sessions, State, tool
 from stateroom.errors import InvalidArguments, InvalidState, SessionClosed, SessionLeased, SessionSealed, TooLarge
-from stateroom.session import Copier, Edit, History, Retention, RetentionPolicy, Session, Transcript, entry_line
+from stateroom.session import Edit, History, Retention, RetentionPolicy, Session, Transcript, entry_line
 from stateroom.state import decode, encode, lines, readable
 from stateroom.store import Store
 from tests.messages import raises
@@ -300,12 +300,3 @@ async def test_another_process_reads_the_edited_state(store: Store, steps: list[
     assert typed((await Sessions(ShopEnvironment(), store).open(session.id)).state) == state
     assert await stored(store, session) == state
     assert follower.edited == session.edited
-
-
-async def test_a_copy_has_the_edits(sessions: Sessions[Shop]) -> None:
-    session = await sessions.seed({})
-    await session.edit([{"place": ["total"], "value": 5}], by="ada")
-    async with open_store("memory://") as target:
-        await Copier(sessions.store, target).copy(session.id)
-        copied = await Sessions(ShopEnvironment(), target).open(session.id)
-        assert (copied.state.total, copied.edited) == (5, True)

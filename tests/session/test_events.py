@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import time
 from contextlib import suppress
@@ -182,13 +181,6 @@ async def test_what_is_shown_for_reading_takes_no_events(session: Session[Accoun
             state.emit(deposited(1))
 
 
-async def test_a_repeated_call_emits_nothing_more(session: Session[Account]) -> None:
-    for _ in range(2):
-        assert (await session.call("deposit", {"amounts": [1]}, call_id="c")).output == 11
-        assert (await session.call("transfer", {"amount": 5}, call_id="t")).output == 16
-    assert [each.event.amount for each in await events_of(session)] == [1, 5]
-
-
 async def test_a_change_of_a_shared_state_goes_with_the_events(session: Session[Account]) -> None:
     assert (await session.call("visit")).output == 1
     assert (await session.app()).count == 1
@@ -201,31 +193,6 @@ async def test_tampering_by_an_event_is_mended(session: Session[Account], name: 
     assert not (await session.call(name, {"names": ["tamper"]})).ok
     assert session.state == fork.state == Account(balance=10)
     assert (await session.call(name, {"names": ["a"]})).output == ["a"]
-
-
-async def test_a_fork_begins_with_the_events_of_its_parent_and_a_rewind_takes_some_back(
-    session: Session[Account],
-) -> None:
-    for amount in (1, 2, 3):
-        await session.call("deposit", {"amounts": [amount]})
-    fork = await session.fork(at=3)
-    await fork.call("deposit", {"amounts": [20]})
-    await session.rewind(to=2)
-    await session.call("deposit", {"amounts": [30]})
-    assert [(each.revision, each.event.amount) for each in await events_of(fork)] == [(2, 1), (3, 2), (4, 20)]
-    assert [(each.revision, each.event.amount) for each in await events_of(session)] == [(2, 1), (6, 30)]
-    assert [each.revision for each in await events_of(session, after=2)] == [6]
-    assert [each.revision for each in await events_of(await session.fork(at=4))] == [2, 3, 4]
-
-
-@pytest.mark.every_store
-async def test_events_of_writers_in_other_processes_are_all_there(session: Session[Account], store: Store) -> None:
-    other = await Sessions[Account](Bank(), store).open(session.id)
-    calls = [each.call("deposit", {"amounts": [1, 2]}) for each in (session, other) * 5]
-    assert all(result.ok for result in await asyncio.gather(*calls))
-    last = await session.state_at()
-    assert last.balance == 40
-    assert sum(each.event.amount for each in await events_of(session)) == 30
 
 
 @pytest.mark.every_store

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Sessions, State, ToolError, tool
+from stateroom import Sessions, State, ToolError, tool
 from stateroom.errors import CannotFork
 from stateroom.session import Session
 from stateroom.store import Store
+from tests.environments import Unjudged
 from tests.messages import raises, says
 
 
@@ -17,7 +18,7 @@ class Outbox(State):
     counts: dict[str, int] = {}
 
 
-class OutboxEnvironment(Environment[Outbox]):
+class OutboxEnvironment(Unjudged[Outbox]):
     """Sends mail, and remembers what really left the house."""
 
     def __init__(self) -> None:
@@ -64,9 +65,6 @@ class OutboxEnvironment(Environment[Outbox]):
         if text == "bad":
             raise ToolError("the mail came back")
         return f"sent {text}"
-
-    def verify(self) -> float:
-        return 0.0
 
 
 @pytest.fixture
@@ -174,17 +172,6 @@ async def test_a_fork_inherits_what_is_unknown(
     assert (await early.call("send", {"text": "a"}, call_id="c")).ok
 
 
-@pytest.mark.every_store
-async def test_what_another_process_finished_is_its_recorded_result(
-    session: Session[Outbox], store: Store, environment: OutboxEnvironment
-) -> None:
-    other = await Sessions(environment, store).open(session.id)
-    for name in ("send", "send_again"):
-        first = await other.call(name, {"text": name}, call_id=name)
-        assert await session.call(name, {"text": name}, call_id=name) == first
-    assert environment.left_the_house == ["send", "send_again"]
-
-
 async def test_while_another_process_runs_it_the_outcome_is_unknown(
     session: Session[Outbox], store: Store, environment: OutboxEnvironment
 ) -> None:
@@ -259,9 +246,3 @@ async def test_call_ids_that_look_alike_are_different_calls(session: Session[Out
         for suffix in ("", ":started", "started", " started"):
             assert (await session.call(name, {"text": "a"}, call_id=f"{name}{suffix}")).ok
     assert session.state.sent == ["a"] * 8
-
-
-async def test_without_a_call_id_every_call_is_run(session: Session[Outbox], environment: OutboxEnvironment) -> None:
-    await session.call("send", {"text": "a"})
-    await session.call("send", {"text": "a"})
-    assert environment.left_the_house == ["a", "a"]

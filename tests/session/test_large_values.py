@@ -160,20 +160,6 @@ async def test_small_changes_beside_large_documents_are_small(store: Store) -> N
     assert (again.state.texts, again.state.loans) == (texts, 200)
 
 
-async def test_values_from_before_they_were_large_are_set_apart(store: Store, snapshots_after: Snapshots) -> None:
-    snapshots_after(1)
-    store.large = 2**30
-    texts = {name: document(1000) * 100 for name in "ab"}
-    session = await cold(store).seed({"texts": texts})
-    assert await contents(store, session.id) == set()
-    store.large = LARGE
-    for _ in range(2):
-        session = await cold(store).open(session.id)
-        assert session.state.texts == session.task.texts == texts
-        await session.call("lend")
-        assert await contents(store, session.id) == {document(1000).encode() * 100}
-
-
 class BlobStore(WatchedStore):
     """Notes which large values are sent to it and asked of it."""
 
@@ -236,24 +222,6 @@ async def test_a_cold_load_asks_once_for_what_the_state_has() -> None:
     assert store.asked == [(session.id, sorted(digest_of(text.encode()) for text in texts[3:]))]
 
 
-async def test_a_fork_of_a_fork_finds_what_each_of_them_has() -> None:
-    store = BlobStore()
-    a, b, c = (document(LARGE, number) for number in range(3))
-    first = await cold(store).seed({"texts": {"a": a}})
-    second = await first.fork()
-    await second.call("put", {"name": "b", "text": b})
-    third = await second.fork()
-    await third.call("put", {"name": "c", "text": c})
-    again = await cold(store).open(third.id)
-    assert again.state.texts == {"a": a, "b": b, "c": c}
-    asked = [session for session, _ in store.asked if session in (first.id, second.id, third.id)]
-    assert asked == [third.id, second.id, first.id, first.id]  # for the state, and for the task
-    assert [len(digests) for _, digests in store.asked[:-1]] == [3, 2, 1]
-    log = [entry async for entry in again.log()]
-    assert [entry.input.get("text") for entry in log[1:]] == [b, c]
-    assert log[0].input == {"texts": {"a": a}}
-
-
 async def test_a_fork_does_not_count_on_what_its_sibling_has(sessions: Sessions[Library], store: Store) -> None:
     text = document(LARGE)
     session = await sessions.seed({})
@@ -304,20 +272,6 @@ async def test_a_verdict_can_be_large(sessions: Sessions[Library], store: Store)
     assert await contents(store, session.id) == {text.encode()}
 
 
-async def test_keys_and_members_of_sets_stay_where_they_are(sessions: Sessions[Library], store: Store) -> None:
-    text = document(LARGE)
-    session = await sessions.seed({"texts": {text: "key"}})
-    store.large = 10 * LARGE
-    await session.call("mark", {"text": text})
-    store.large = LARGE
-    assert await contents(store, session.id) == set()
-    assert (await cold(store).open(session.id)).state.marks == {text}
-    await session.call("mark", {"text": text})
-    again = await cold(store).open(session.id)
-    assert (again.state.marks, again.state.texts) == (set(), {text: "marked"})
-    assert await contents(store, session.id) == {text.encode()}  # of the last input
-
-
 async def test_a_log_is_read_in_parts_that_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stateroom.session.history.BATCH_BYTES", 3 * LARGE)
     store = BlobStore()
@@ -341,25 +295,17 @@ async def test_people_see_the_values(sessions: Sessions[Library], store: Store) 
     assert [(change["place"][-1], change["before"]) for change in shown[2][1]] == [("echo", text)]
 
 
-async def test_a_value_that_is_gone_is_named(sessions: Sessions[Library], store: Store) -> None:
-    text = document(LARGE)
-    session = await sessions.seed({"texts": {"a": text}})
+@pytest.mark.parametrize("left", [0, LARGE - 1])
+async def test_a_value_that_is_gone_or_cut_off_is_named(sessions: Sessions[Library], store: Store, left: int) -> None:
+    content = document(LARGE).encode()
+    session = await sessions.seed({"texts": {"a": document(LARGE)}})
     fork = await session.fork()
+    blobs = {digest_of(content): content[:left]} if left else {}
     async with open_store("memory://") as damaged:
         for handle in (session, fork):
-            await damaged.put(replace(await store.maintenance.export(handle.id), blobs={}))
+            await damaged.put(replace(await store.maintenance.export(handle.id), blobs=blobs))
             with raises(BadData):
                 await History(damaged).document(handle.id)
-
-
-async def test_a_value_that_was_cut_off_is_no_value(sessions: Sessions[Library], store: Store) -> None:
-    text = document(LARGE)
-    session = await sessions.seed({"texts": {"a": text}})
-    async with open_store("memory://") as damaged:
-        blobs = {digest_of(text.encode()): text.encode()[:-1]}
-        await damaged.put(replace(await store.maintenance.export(session.id), blobs=blobs))
-        with raises(BadData):
-            await History(damaged).document(session.id)
 
 
 async def test_a_large_value_counts_towards_the_limit(store: Store) -> None:

@@ -7,11 +7,12 @@ from contextlib import suppress
 
 import pytest
 
-from stateroom import Environment, Session, SessionLimits, Sessions, State, tool
+from stateroom import Session, SessionLimits, Sessions, State, tool
 from stateroom.errors import Busy, TooLarge
 from stateroom.session import MAX_READS, Retention, RetentionPolicy
 from stateroom.store import Store
-from tests.messages import raises, says
+from tests.environments import Unjudged
+from tests.messages import says
 from tests.patience import PATIENCE
 
 LIMIT = 20_000
@@ -21,7 +22,7 @@ class Heap(State):
     items: list[str] = []
 
 
-class HeapEnvironment(Environment[Heap]):
+class HeapEnvironment(Unjudged[Heap]):
     """Takes all that it is given."""
 
     def seed(self, task) -> Heap:
@@ -48,24 +49,10 @@ class HeapEnvironment(Environment[Heap]):
         """How many items there are."""
         return len(state.items)
 
-    def verify(self) -> float:
-        return 0.0
-
 
 @pytest.fixture
 def sessions(store: Store) -> Sessions[Heap]:
     return Sessions[Heap](HeapEnvironment(), store, SessionLimits(max_state=LIMIT))
-
-
-async def test_a_call_that_would_make_it_too_large_changes_nothing(sessions: Sessions[Heap]) -> None:
-    session = await sessions.seed({"size": 10})
-    assert (await session.call("add", {"size": LIMIT - 1000})).ok
-    result = await session.call("add", {"size": 2000})
-    assert (result.ok, result.code) == (False, "too_large")
-    says(result.error or "")
-    assert (len(session.state.items), session.revision) == (2, 2)
-    assert (await session.call("clear")).ok
-    assert (await session.call("add", {"size": 2000})).ok
 
 
 async def test_what_a_long_log_weighs_does_not_count(sessions: Sessions[Heap]) -> None:
@@ -73,11 +60,6 @@ async def test_what_a_long_log_weighs_does_not_count(sessions: Sessions[Heap]) -
     for _ in range(30):
         assert (await session.call("add", {"size": LIMIT - 5000})).ok
         assert (await session.call("clear")).ok
-
-
-async def test_a_seed_that_is_too_large_is_refused(sessions: Sessions[Heap]) -> None:
-    with raises(TooLarge):
-        await sessions.seed({"size": LIMIT})
 
 
 async def test_a_text_that_the_log_has_once_counts_as_often_as_the_state_has_it(sessions: Sessions[Heap]) -> None:
@@ -147,7 +129,7 @@ async def test_what_a_rewind_has_undone_counts(store: Store) -> None:
 # Calls at the same time.
 
 
-class Library(Environment[State]):
+class Library(Unjudged[State]):
     """Reading takes until it is let go."""
 
     def __init__(self) -> None:
@@ -177,9 +159,6 @@ class Library(Environment[State]):
     def write(self, state: State) -> str:
         """Write."""
         return "written"
-
-    def verify(self) -> float:
-        return 0.0
 
 
 @pytest.fixture

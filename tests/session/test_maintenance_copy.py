@@ -44,14 +44,6 @@ async def test_a_family_is_copied_parents_first(store: Store, target: Store) -> 
     await go_on(session, 3)
 
 
-async def test_copying_again_brings_the_copy_up_to_date(store: Store, target: Store) -> None:
-    session = await new(store, 10)
-    for length in (10, 30, 30):
-        await go_on(session, length - session.revision)
-        await Copier(store, target).copy(session.id)
-        assert await records(target) == await records(store)
-
-
 async def test_a_copy_keeps_the_past_of_an_original_that_was_pruned_since(store: Store, target: Store) -> None:
     session = await new(store, 40)
     await Copier(store, target).copy(session.id)

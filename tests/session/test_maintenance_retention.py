@@ -1,16 +1,13 @@
-"""Pruning: what stays reads as before, and what has gone is said to have gone."""
+"""Pruning: what stays reads as before, and what has gone is said to have gone; `test_time_travel` prunes at random."""
 
 import asyncio
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from stateroom import Sessions, open_store
 from stateroom.errors import SessionSealed, StoreUnavailable, UnknownRevision
@@ -18,11 +15,9 @@ from stateroom.session import Cut, Retention, RetentionPolicy, Session, Transcri
 from stateroom.state import lines
 from stateroom.store import HeadFilter, Store
 from tests.environments import TallyEnvironment
-from tests.examples import share
 from tests.messages import raises
 from tests.patience import PATIENCE
 from tests.session.stored_sessions import Notes, family, go_on, new, problems, sessions_of
-from tests.session.travel_model import Run, calls
 from tests.watched import WatchedStore
 
 pytestmark = [pytest.mark.every_store, pytest.mark.usefixtures("many_snapshots")]
@@ -77,19 +72,6 @@ async def test_the_past_that_has_gone_is_said_to_have_gone(store: Store) -> None
     assert await problems(store) == {}
 
 
-async def test_a_pruned_session_can_be_cut_again(store: Store) -> None:
-    session = await new(store, 30)
-    first = (await prune(store, keep=10))[session.id]
-    await go_on(session, 30)
-    second = (await prune(store, keep=10))[session.id]
-    assert first.below is not None
-    assert second.below is not None
-    assert first.below < second.below
-    assert second.entries == second.below - first.below
-    assert len((await reopened(store, session.id)).state.notes) == 59
-    assert await problems(store) == {}
-
-
 async def test_call_ids_go_with_their_entries_and_the_task_stays(store: Store) -> None:
     session = await new(store, 2)
     await session.call("add", {"text": "early"}, call_id="early")
@@ -113,70 +95,6 @@ async def test_what_a_process_has_in_memory_stays(store: Store) -> None:
         assert len((await reopened(store, session.id)).state.notes) == revision - 1
     with pytest.raises(UnknownRevision):
         await session.rewind(to=cut.below - 1)
-
-
-async def test_a_process_that_was_away_reads_on(store: Store) -> None:
-    away = await new(store, 5)
-    here = await reopened(store, away.id)
-    await go_on(here, 40)
-    assert await prune(store, keep=10)
-    await away.call("add", {"text": "back"})
-    assert list(away.state.notes) == [*(f"note {revision}" for revision in range(1, 45)), "back"]
-    for revision in range(1, 6):  # which it had at hand when it went away
-        with raises(UnknownRevision):
-            await away.rewind(to=revision)
-    assert await problems(store) == {}
-
-
-async def test_forks_keep_what_they_were_forked_from(store: Store) -> None:
-    parent = await new(store, 50)
-    fork = await parent.fork(at=25)
-    await go_on(fork, 3)
-    cuts = await prune(store, keep=10)
-    below = cuts[parent.id].below
-    assert fork.id not in cuts
-    assert below is not None
-    assert below <= 18  # the fork's last ten revisions are kept too
-    other = await reopened(store, fork.id)
-    assert await revisions(other) == [1, *range(below + 1, 29)]
-    assert [len((await other.state_at(revision)).notes) for revision in range(18, 29)] == list(range(17, 28))
-    with raises(UnknownRevision):
-        await other.state_at(below - 1)
-    await go_on(fork, 40)
-    cut = (await prune(store, keep=10))[fork.id]
-    assert cut.below is not None
-    assert cut.below > 25
-    assert len((await reopened(store, fork.id)).state.notes) == 67
-    with raises(UnknownRevision):
-        await (await reopened(store, fork.id)).state_at(cut.below - 1)
-    assert await problems(store) == {}
-
-
-async def test_rewinds_keep_what_they_lead_to(store: Store) -> None:
-    session = await new(store, 30)
-    await session.rewind(to=9)
-    await go_on(session, 20)
-    (cut,) = (await prune(store, keep=25)).values()
-    assert cut.below is not None
-    assert cut.below <= 9
-    assert len((await reopened(store, session.id)).state.notes) == 28
-    assert len((await reopened(store, session.id)).state.notes) == 28
-    (later,) = (await prune(store, keep=10)).values()  # the rewind itself goes
-    assert later.below is not None
-    assert later.below > 31
-    assert len((await reopened(store, session.id)).state.notes) == 28
-
-
-async def test_a_fork_of_a_fork_keeps_what_it_was_rewound_to(store: Store) -> None:
-    parent = await new(store, 50)
-    fork = await parent.fork(at=40)
-    await go_on(fork, 2)
-    child = await fork.fork()
-    await child.rewind(to=12)
-    cut = (await prune(store, keep=10))[parent.id]
-    assert cut.below is not None
-    assert cut.below <= 12
-    assert len((await reopened(store, child.id)).state.notes) == 11
 
 
 async def test_the_verdict_stays(store: Store) -> None:
@@ -375,78 +293,6 @@ async def test_sessions_that_were_forked_from_each_other_do_not_go_on_for_ever(t
     async with open_store(f"sqlite:///{tmp_path / 'rooms.db'}") as store:
         await prune(store, keep=10)
         assert set(await problems(store)) == {parent.id, fork.id}
-
-
-class PrunedRun(Run):
-    """A run of which the past may have gone."""
-
-    async def step(self, kind: str, *more: Any) -> None:
-        with suppress(UnknownRevision):
-            await super().step(kind, *more)
-
-    async def what_is_there(self) -> dict[str, tuple[set[int], set[int]]]:
-        """The revisions of each session that can be read, and those in its log; they are as they were."""
-        found = {}
-        for name, branch in self.branches.items():
-            session = self.handles[name]
-            readable = set()
-            for revision, state in enumerate(branch.past, 1):
-                with suppress(UnknownRevision):
-                    assert (await session.state_at(revision)).model_dump() == state
-                    readable.add(revision)
-            assert session.state.model_dump() == branch.past[-1]
-            log = [entry async for entry in session.log()]
-            assert [entry.kind for entry in log] == [branch.revision_kinds[entry.revision - 1] for entry in log]
-            found[name] = readable, {entry.revision for entry in log}
-        return found
-
-    async def prune(self, keep: int) -> None:
-        before = await self.what_is_there()
-        await prune(self.store, keep=keep)
-        await self.reopen(False)
-        after = await self.what_is_there()
-        for name, (readable, logged) in before.items():
-            oldest = len(self.branches[name].past) - keep
-            assert {revision for revision in readable if revision >= oldest} <= after[name][0] <= readable
-            assert {revision for revision in logged if revision > oldest or revision == 1} <= after[name][1] <= logged
-        assert await problems(self.store) == {}
-
-
-WHICH = st.sampled_from([0, 0, 0, 1, 1, 2, 3])
-STEPS = st.one_of(
-    *[st.tuples(st.just("call"), WHICH, calls, st.none())] * 4,
-    st.tuples(st.just("rewind"), WHICH, st.integers(0, 50)),
-    st.tuples(st.just("fork"), WHICH, st.none() | st.integers(0, 50)),
-    st.tuples(st.just("checkpoint"), WHICH),
-)
-
-
-@settings(max_examples=share(0.4))
-@given(
-    kind=st.sampled_from(["memory", "memory", "sqlite"]),
-    programs=st.lists(st.lists(STEPS, min_size=10, max_size=30), min_size=1, max_size=3),
-    keep=st.integers(0, 8),
-    smallest=st.sampled_from([50, 100, 200]),
-)
-def test_whatever_is_pruned_all_that_stays_reads_as_it_was(
-    kind: str, programs: list[list[Any]], keep: int, smallest: int
-) -> None:
-    async def run(url: str) -> None:
-        async with AsyncExitStack() as stack:
-            running = PrunedRun(url)
-            await running.start(stack)
-            for program in programs:
-                for step in program:
-                    await running.step(*step)
-                await running.reopen(True)
-                await running.prune(keep)
-
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stateroom.session.cached_session.MIN_SNAPSHOT", smallest)
-        patch.setattr("stateroom.session.cached_session.SNAPSHOT_RATIO", 0)
-        patch.setattr("stateroom.session.cached_session.STATES_IN_MEMORY", 1)  # so that short histories can be cut
-        patch.setattr("stateroom.session.maintenance.retention.STATES_IN_MEMORY", 1)
-        asyncio.run(run("memory://" if kind == "memory" else f"sqlite:///{Path(folder) / 'rooms.db'}"))
 
 
 def saying(text: str) -> Update:

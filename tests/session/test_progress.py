@@ -98,32 +98,12 @@ async def test_luck_changes_from_call_to_call_and_from_the_seed(session: Session
     assert ids[3].startswith("roll_")
 
 
-async def test_twins_see_the_same_numbers(session: Session[Casino]) -> None:
-    await play(session)
-    twins = await session.fork(n=2)
-    assert await play(twins[0]) == await play(twins[1]) == await play(session)
-
-
-async def test_a_fork_of_the_past_repeats_it(session: Session[Casino]) -> None:
+async def test_forks_rewinds_and_restarts_repeat_what_was_played(session: Session[Casino], store: Store) -> None:
     played = await play(session, 10)
-    fork = await session.fork(at=1)
-    assert await play(fork, 10) == played
-
-
-async def test_a_rewind_brings_the_same_luck_back(session: Session[Casino], store: Store) -> None:
-    played = await play(session, 10)
+    twins = await session.fork(at=1, n=2)
     await session.rewind(to=4)
     again = await Sessions(CasinoEnvironment(), store).open(session.id)
-    assert await play(again, 7) == played
-
-
-async def test_a_restart_changes_nothing(sessions: Sessions[Casino], store: Store) -> None:
-    whole, broken = [await sessions.seed({}, seed=7, began=0.0) for _ in range(2)]
-    played = await play(whole, 6)
-    for _ in range(6):
-        broken = await Sessions(CasinoEnvironment(), store).open(broken.id)
-        await play(broken, 1)
-    assert (list(broken.state.rolls), list(broken.state.ids), list(broken.state.times)) == played
+    assert await play(twins[0], 10) == await play(twins[1], 10) == await play(again, 7) == played
 
 
 async def test_failures_reads_and_checkpoints_use_no_luck_up(sessions: Sessions[Casino]) -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from datetime import date, timedelta
-from decimal import Decimal
-from enum import Enum
 from typing import Any
-from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationInfo, field_validator
 
-from stateroom import Environment, Sessions, State, open_store, tool
+from stateroom import Sessions, State, open_store, tool
 from stateroom.session import Result
 from stateroom.store import Store
+from tests.environments import Unjudged
 from tests.messages import says
 from tests.state.classes import exact
 
@@ -25,7 +22,7 @@ async def called(seeded: State, change: Callable[[Any], object]) -> tuple[Result
     """What came of a call, and the state in the session that made it: the same as another reads, or follows to."""
     kind = type(seeded)
 
-    class Changing(Environment[kind]):  # type: ignore[valid-type]
+    class Changing(Unjudged[kind]):  # type: ignore[valid-type]
         """Changes its state."""
 
         def seed(self) -> State:
@@ -35,9 +32,6 @@ async def called(seeded: State, change: Callable[[Any], object]) -> tuple[Result
         def go(self, state: Any) -> None:
             """Change it."""
             change(state)
-
-        def verify(self) -> float:
-            return 0.0
 
     async with open_store("memory://") as store:
         session = await Sessions(Changing(), store).seed({})
@@ -112,33 +106,6 @@ async def test_the_models_config_converts_what_is_put_into_its_containers() -> N
     assert state == Limited(words=["a"], by_word={"b": 1.0}, seen={"c"}, rows=[("d", 1.0)])
 
 
-class Spot(Enum):
-    PAIR = (1, 2)
-    DAY = date(2024, 1, 1)
-    SUM = Decimal("1.50")
-    ID = UUID(int=1)
-    SPAN = timedelta(1)
-    SET = frozenset({1, 2})
-    RAW = b"raw"
-    NONE = None
-
-
-class Map(State):
-    spots: dict[Spot, int] = {}
-    models: dict[Spot, Quota] = {}
-
-
-@pytest.mark.parametrize("spot", Spot)
-async def test_a_key_is_stored_as_values_are(spot: Spot) -> None:
-    def change(state: Map) -> None:
-        state.spots[spot] = 1
-        state.models[spot].used = 4
-
-    result, state = await called(Map(models={spot: Quota()}), change)
-    assert result.ok, result.error
-    assert (state.spots, state.models[spot].used) == ({spot: 1}, 4)
-
-
 class Numbered(State):
     rows: dict[int, list[int]] = {}
 
@@ -180,16 +147,13 @@ def nested(levels: int) -> Any:
 
 
 async def test_a_model_that_grows_a_level_a_call_is_refused_before_it_is_too_deep_to_read(store: Store) -> None:
-    class Growing(Environment[Deep]):
+    class Growing(Unjudged[Deep]):
         """Grows."""
 
         @tool
         def go(self, state: Deep) -> None:
             """Grow by one."""
             grow(state)
-
-        def verify(self) -> float:
-            return 0.0
 
     session = await Sessions(Growing(), store).seed({})
     results = [await session.call("go", {}) for _ in range(DEPTH + 5)]
@@ -224,76 +188,6 @@ def test_the_deepest_state_is_read_on_a_small_stack() -> None:
         threading.stack_size(before)
     thread.join()
     assert found
-
-
-class Narrow(BaseModel):
-    x: int = 0
-
-
-class Wide(BaseModel):
-    x: int = 0
-    y: int = 0
-
-
-class Either(State):
-    one: Wide | Narrow = Narrow()
-    many: list[Wide | Narrow] = []
-    rows: list[Wide] | list[Narrow] = []
-
-
-async def test_members_of_a_union_are_told_by_their_fields() -> None:
-    def change(state: Either) -> None:
-        state.one.x = 3
-        state.many.append(Narrow(x=1))
-        state.rows.append(Narrow(x=2))  # type: ignore[arg-type]
-
-    result, state = await called(Either(), change)
-    assert result.ok, result.error
-    assert state == Either(one=Narrow(x=3), many=[Narrow(x=1)], rows=[Narrow(x=2)])
-
-
-class Tidy(State):
-    numbers: list[int] = []
-    table: dict[str, int] = {}
-    names: list[str] = []
-    total: int = 0
-    doubled: int = 0
-
-    @field_validator("numbers")
-    @classmethod
-    def _sort(cls, numbers: list[int]) -> list[int]:
-        return sorted(numbers)
-
-    @field_validator("table")
-    @classmethod
-    def _arrange(cls, table: dict[str, int]) -> dict[str, int]:
-        return dict(sorted(table.items()))
-
-    @field_validator("names")
-    @classmethod
-    def _lower(cls, names: list[str]) -> list[str]:
-        return [name.lower() for name in names]
-
-    @field_validator("doubled", mode="before")
-    @classmethod
-    def _double(cls, doubled: int, info: ValidationInfo) -> Any:
-        return 2 * info.data["total"] if "total" in info.data else doubled
-
-    @model_validator(mode="before")
-    @classmethod
-    def _add_up(cls, data: Any) -> Any:
-        return {**data, "total": sum(data.get("numbers", ()))} if isinstance(data, dict) else data
-
-
-async def test_validators_that_sort_convert_and_derive_act_when_the_call_is_committed() -> None:
-    def change(state: Tidy) -> None:
-        state.numbers += [3, 1]
-        state.table.update(b=1, a=2)
-        state.names.append("A")
-
-    result, state = await called(Tidy(), change)
-    assert result.ok, result.error
-    assert (state.numbers, [*state.table], state.names, state.total, state.doubled) == ([1, 3], ["a", "b"], ["a"], 4, 8)
 
 
 class Sealed(BaseModel, frozen=True):

@@ -173,22 +173,15 @@ async def used(session: Session[Desk], office: Office) -> tuple[Path, Page]:
     return office.given, page
 
 
-async def test_closing_a_session_stops_its_resources(store: Store) -> None:
-    office = Office(store)
-    session = await office.sessions.seed({})
-    folder, page = await used(session, office)
-    await session.close()
-    assert page.closed.is_set()
-    assert not folder.exists()
-
-
-@pytest.mark.parametrize("how", ["verify", "forget", "stop", "sweep", "evict"])
-async def test_other_ends_stop_them_too(store: Store, how: str) -> None:
+@pytest.mark.parametrize("how", ["close", "verify", "forget", "stop", "sweep", "evict"])
+async def test_every_end_stops_the_resources_of_a_session(store: Store, how: str) -> None:
     now = [1e9]
     office = Office(store, hot=1, ttl=100.0, now=lambda: now[0])
     session = await office.sessions.seed({})
     folder, page = await used(session, office)
     match how:
+        case "close":
+            await session.close()
         case "verify":
             await session.verify()
         case "forget":

@@ -11,7 +11,7 @@ from stateroom.errors import SessionError
 from stateroom.session import Episode, Rescorer, Session
 from stateroom.store import Store
 from tests.messages import raises
-from tests.session.outside import Browser, Page
+from tests.session.outside import Desk, SurfEnvironment
 
 
 class Site(State):
@@ -136,37 +136,17 @@ async def test_who_judges_again_starts_what_all_share_once(sessions: Sessions[Si
     assert (client.started, client.stopped) == (1, 1)
 
 
-class SurfEnvironment(Environment[Site]):
-    """Its verifier looks at the browser."""
-
-    resources = {"browser": Browser()}
-
-    @tool
-    def visit(self, browser: Page, address: str) -> list[str]:
-        """Go to a page."""
-        browser.visited.append(address)
-        return browser.visited
-
-    @tool(effect="read")
-    def look(self, browser: Page) -> list[str]:
-        """What was visited."""
-        return browser.visited
-
-    def verify(self, browser: Page) -> float:
-        return float(len(browser.visited))
-
-
 @pytest.fixture
-async def surfing(store: Store) -> AsyncIterator[Session[Site]]:
-    sessions = Sessions[Site](SurfEnvironment(), store)
+async def surfing(store: Store) -> AsyncIterator[Session[Desk]]:
+    sessions = Sessions[Desk](SurfEnvironment(), store)
     session = await sessions.seed({})
     await session.call("visit", {"address": "a"})
     yield session
     await sessions.stop()
 
 
-async def test_a_browser_that_is_gone_is_not_judged(surfing: Session[Site], store: Store) -> None:
-    elsewhere = Sessions[Site](SurfEnvironment(), store)
+async def test_a_browser_that_is_gone_is_not_judged(surfing: Session[Desk], store: Store) -> None:
+    elsewhere = Sessions[Desk](SurfEnvironment(), store)
     other = await elsewhere.open(surfing.id)
     for _ in range(2):
         with raises(SessionError):
@@ -178,9 +158,9 @@ async def test_a_browser_that_is_gone_is_not_judged(surfing: Session[Site], stor
 
 
 async def test_a_browser_of_which_the_log_says_that_it_was_started_afresh_is_judged(
-    surfing: Session[Site], store: Store
+    surfing: Session[Desk], store: Store
 ) -> None:
-    elsewhere = Sessions[Site](SurfEnvironment(), store)
+    elsewhere = Sessions[Desk](SurfEnvironment(), store)
     other = await elsewhere.open(surfing.id)
     for address in ("b", "c"):
         await other.call("visit", {"address": address})
@@ -188,5 +168,5 @@ async def test_a_browser_of_which_the_log_says_that_it_was_started_afresh_is_jud
     await elsewhere.stop()
 
 
-async def test_a_browser_that_was_never_used_is_judged(surfing: Session[Site]) -> None:
+async def test_a_browser_that_was_never_used_is_judged(surfing: Session[Desk]) -> None:
     assert (await (await surfing.fork(at=1)).verify()).reward == 0.0

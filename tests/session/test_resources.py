@@ -1,12 +1,8 @@
 """Resources: what sessions have outside their state, which is forked, rewound and moved honestly or not at all."""
 
 import asyncio
-import os
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from itertools import count
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -16,9 +12,10 @@ from stateroom import Environment, Resource, SessionInfo, Sessions, open_store, 
 from stateroom.errors import Busy, CannotFork, CannotRewind, SessionError
 from stateroom.session import Copier, Rescorer, Session, check_session
 from stateroom.store import Record, Store
+from tests.environments import Unjudged
 from tests.messages import raises, says
 from tests.patience import PATIENCE
-from tests.session.outside import Browser, Desk, DeskEnvironment, Office, Page, files, write
+from tests.session.outside import Desk, DeskEnvironment, Office, SurfEnvironment, files, write
 
 
 @pytest.fixture
@@ -83,7 +80,7 @@ async def test_a_read_of_what_is_never_saved_alike_leaves_nothing(store: Store) 
         def restore(self, saved: Any, session: SessionInfo, /) -> list[str]:
             return list(saved[1:])
 
-    class Diary(Environment[Desk]):
+    class Diary(Unjudged[Desk]):
         resources = {"lines": Stamped()}
 
         @tool
@@ -97,9 +94,6 @@ async def test_a_read_of_what_is_never_saved_alike_leaves_nothing(store: Store) 
             shown = [*lines]
             lines.append("smuggled")
             return shown
-
-        def verify(self) -> float:
-            return 0.0
 
     numbers, sessions = count(), Sessions[Desk](Diary(), store)
     session = await sessions.seed({})
@@ -151,26 +145,6 @@ async def test_a_rewind_brings_the_folder_back(session: Session[Desk], elsewhere
     assert await files(session) == {}
     await other.rewind(3)
     assert set(await files(session)) == set(await files(other)) == {"first", "second"}
-
-
-async def test_the_folder_survives_a_kill(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'rooms.db'}"
-    async with open_store(url) as store:
-        office = Office(store)
-        session = await office.sessions.seed({})
-        await write(session, "mine")
-        program = Path(__file__).with_name("outside.py")
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, str(program), url, session.id, stdout=PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
-        )
-        assert process.stdout is not None
-        try:
-            assert await asyncio.wait_for(process.stdout.readline(), PATIENCE) == b"inside\n"
-        finally:
-            process.kill()
-            await process.communicate()
-        assert await files(session) == {"kept": "by the other\n", "mine": "text\n"}
-        await office.sessions.stop()
 
 
 @pytest.mark.parametrize("how", ["refuse", "raise", "hang", "state", "output", "fill", "link"])
@@ -228,30 +202,19 @@ async def test_what_one_of_a_family_has_saved_is_saved_for_each(
         assert saved in await store.blobs(each.id, [saved])
 
 
-@pytest.mark.parametrize("name", ["count_read", "count_write", "count_external"])
-async def test_arguments_are_validated_once(store: Store, name: str) -> None:
+@pytest.mark.parametrize("effect", ["read", "write", "external"])
+async def test_arguments_are_validated_once(store: Store, effect: Any) -> None:
     validated: list[Any] = []
 
-    class CountingEnvironment(Environment[Desk]):
+    class CountingEnvironment(Unjudged[Desk]):
         resources = DeskEnvironment.resources
 
-        @tool(effect="read")
-        def count_read(self, client: list[str], what: Annotated[int, AfterValidator(validated.append)]) -> None:
-            """Read."""
-
-        @tool
-        def count_write(self, client: list[str], what: Annotated[int, AfterValidator(validated.append)]) -> None:
-            """Write."""
-
-        @tool(effect="external")
-        def count_external(self, client: list[str], what: Annotated[int, AfterValidator(validated.append)]) -> None:
-            """Reach outside."""
-
-        def verify(self) -> float:
-            return 1.0
+        @tool(effect=effect)
+        def count(self, client: list[str], what: Annotated[int, AfterValidator(validated.append)]) -> None:
+            """Count."""
 
     sessions = Sessions[Desk](CountingEnvironment(), store)
-    assert (await (await sessions.seed({})).call(name, {"what": 1})).ok
+    assert (await (await sessions.seed({})).call("count", {"what": 1})).ok
     assert validated == [1]
     await sessions.stop()
 
@@ -348,27 +311,6 @@ async def test_where_a_browser_was_used_there_can_be_no_fork(session: Session[De
     assert (await fork.call("visit", {"address": "b"})).output == ["b"]
 
 
-class SurfEnvironment(Environment[Desk]):
-    """Has a browser, and nothing else that reaches outside."""
-
-    resources = {"browser": Browser()}
-
-    @tool
-    def visit(self, state: Desk, browser: Page, address: str) -> list[str]:
-        """Go to a page, and write much about it."""
-        browser.visited.append(address)
-        state.notes.append("x" * 20_000)
-        return browser.visited
-
-    @tool
-    def note(self, state: Desk) -> None:
-        """Write much."""
-        state.notes.append("x" * 20_000)
-
-    def verify(self, browser: Page) -> float:
-        return 1.0
-
-
 async def test_a_far_fork_of_a_large_state_is_refused_too(store: Store) -> None:
     sessions = Sessions[Desk](SurfEnvironment(), store)
     session = await sessions.seed({})
@@ -441,17 +383,6 @@ async def test_a_call_that_was_not_run_for_want_of_threads_keeps_the_browser(
     assert (await session.call("browse", {"address": "c"})).output == ["a", "c"]
 
 
-async def test_a_session_in_use_keeps_its_browser(store: Store) -> None:
-    office = Office(store, hot=2)
-    session = await office.sessions.seed({})
-    for number in range(1, 6):
-        assert len((await session.call("visit", {"address": "a"})).output) == number
-        for _ in range(2):  # which nobody uses
-            await office.sessions.seed({})
-        await asyncio.sleep(0)  # so that what is to be stopped is
-    await office.sessions.stop()
-
-
 @pytest.mark.every_store
 async def test_of_two_that_have_a_browser_the_one_that_was_used_last_keeps_it(store: Store) -> None:
     office = Office(store, hot=2)
@@ -480,7 +411,7 @@ async def test_a_judge_who_asks_for_a_browser_cannot_judge_again(store: Store) -
     await session.call("visit", {"address": "a"})
     await session.verify()
     rejudging = Rescorer(SurfEnvironment(), store)
-    assert (await rejudging.judge(session.id, at=1)).verdict.reward == 1.0
+    assert (await rejudging.judge(session.id, at=1)).verdict.reward == 0.0
     with raises(SessionError):
         await rejudging.judge(session.id)
     await sessions.stop()

@@ -41,7 +41,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Iterator[Time]:
 
 
 def procedure(function: Any, **more: Any) -> Procedure:
-    return Procedure(function, frozenset(), asyncio.iscoroutinefunction(function), **more)
+    return Procedure(function, frozenset(), **more)
 
 
 def where() -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from types import new_class
 from typing import Annotated, Any
 
 import pytest
@@ -21,6 +22,7 @@ from stateroom.errors import (
 )
 from stateroom.session import Retention, RetentionPolicy
 from stateroom.store import Store
+from tests.environments import Unjudged
 from tests.examples import share
 from tests.messages import raises, says
 from tests.patience import PATIENCE
@@ -190,7 +192,7 @@ class Wallet(State, conflict="reject"):
     money: int = 100
 
 
-class ShopEnvironment(Environment[Trip]):
+class ShopEnvironment(Unjudged[Trip]):
     """Takes money."""
 
     gate: asyncio.Barrier
@@ -205,9 +207,6 @@ class ShopEnvironment(Environment[Trip]):
 
     def user_of(self, task: Task) -> str:
         return "everybody"
-
-    def verify(self) -> float:
-        return 0.0
 
 
 async def test_of_two_changes_the_later_one_is_rejected_if_the_state_says_so(store: Store) -> None:
@@ -419,13 +418,6 @@ async def test_a_first_state_that_cannot_be_made_says_why(store: Store) -> None:
         await session.call("nights")
 
 
-async def test_a_shared_state_is_made_anew_when_it_was_deleted(sessions: Sessions[Trip], store: Store) -> None:
-    session = await sessions.seed({})
-    await session.call("book", {"nights": 2})
-    await store.delete("user:hotel:alice")
-    assert (await session.call("nights")).output == 0
-
-
 async def test_it_is_kept_for_a_time_after_its_last_use(store: Store) -> None:
     clock = [1000.0]
     sessions = Sessions(HotelEnvironment(), store, SessionLimits(ttl=10, shared_ttl=1000, now=lambda: clock[0]))
@@ -444,15 +436,6 @@ async def test_a_shared_state_is_no_session(sessions: Sessions[Trip]) -> None:
         await sessions.open("user:hotel:alice")
     with raises(BadTask):
         await sessions.seed({}, session_id="user:hotel:bob")
-
-
-async def test_a_task_says_whose_it_is() -> None:
-    class Strict(HotelEnvironment):
-        """Asks for a user."""
-
-    async with open_store("memory://") as store:
-        with raises(BadTask):
-            await Sessions(Strict(), store).seed({"user": ""})
 
 
 class Needy(State):
@@ -478,54 +461,34 @@ async def test_a_user_s_first_state_can_be_made_from_the_task(store: Store) -> N
     assert (await session.call("greet")).output == "hello Alice"
 
 
-def test_definitions_that_cannot_be_used_say_why() -> None:
+class Wrong(State):
+    tags: Annotated[set[str], Merge("append")] = set()
+
+
+def needy(self, user: Needy) -> None:
+    """Act."""
+
+
+def plain(self, user: Profile) -> None:
+    """Act."""
+
+
+def untyped(self, app: dict[str, int]) -> None:
+    """Act."""
+
+
+def wrong(self, user: Wrong) -> None:
+    """Act."""
+
+
+@pytest.mark.parametrize("methods", [[needy], [plain, needy], [untyped], [wrong]])
+def test_shared_states_that_cannot_be_used_say_why(methods: list[Any]) -> None:
+    members = {method.__name__: tool(method) for method in methods}
     with raises(DefinitionError):
+        new_class("Asking", (Unjudged[Trip],), {}, lambda namespace: namespace.update(members))
 
-        class NoSeed(Environment[Trip]):
-            @tool
-            def act(self, user: Needy) -> None:
-                """Act."""
 
-            def verify(self) -> float:
-                return 0.0
-
-    with raises(DefinitionError):
-
-        class Two(Environment[Trip]):
-            @tool
-            def act(self, user: Profile) -> None:
-                """Act."""
-
-            @tool
-            def react(self, user: Needy) -> None:
-                """React."""
-
-            def verify(self) -> float:
-                return 0.0
-
-    with raises(DefinitionError):
-
-        class Untyped(Environment[Trip]):
-            @tool
-            def act(self, app: dict[str, int]) -> None:
-                """Act."""
-
-            def verify(self) -> float:
-                return 0.0
-
-    class Wrong(State):
-        tags: Annotated[set[str], Merge("append")] = set()
-
-    with raises(DefinitionError):
-
-        class UsesWrong(Environment[Trip]):
-            @tool
-            def act(self, user: Wrong) -> None:
-                """Act."""
-
-            def verify(self) -> float:
-                return 0.0
-
+def test_an_unknown_answer_to_conflicts_is_refused() -> None:
     with raises(DefinitionError):
 
         class Odd(State, conflict="guess"):

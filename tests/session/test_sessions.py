@@ -14,7 +14,6 @@ from stateroom.errors import (
     InvalidArguments,
     ReadOnlyState,
     SessionClosed,
-    SessionError,
     TimedOut,
     UnknownRevision,
 )
@@ -55,10 +54,6 @@ class CounterEnvironment(Environment[Counter]):
 
     def verify(self, state: Counter, episode) -> float:
         return float(state.value == episode.task.expected_count)
-
-
-class OtherEnvironment(CounterEnvironment):
-    """The same, under another name."""
 
 
 TASK = {"initial_count": 3, "expected_count": 6}
@@ -106,54 +101,6 @@ async def test_the_log_tells_everything_in_order(sessions: Sessions[Counter]) ->
     assert log[0].input == TASK
     assert (log[1].call_id, log[1].input, log[1].output) == ("c1", {"count": 2}, {"success": True})
     assert log[3].facts == {"to": 1}
-
-
-async def test_a_rewind_is_appended_and_the_way_forward_stays_readable(sessions: Sessions[Counter]) -> None:
-    session = await sessions.seed(TASK)
-    for _ in range(3):
-        await session.call("increment", {"count": 1})
-    await session.rewind(to=1)
-    assert (session.revision, session.state.value) == (5, 3)
-    assert [await value_at(session, revision) for revision in range(1, 6)] == [3, 4, 5, 6, 3]
-    await session.rewind(to=4)
-    assert session.state.value == 6
-    await session.call("increment", {"count": 10})
-    assert (session.revision, session.state.value, session.state.steps) == (7, 16, [1, 1, 1, 10])
-
-
-async def test_a_fork_goes_its_own_way(sessions: Sessions[Counter]) -> None:
-    session = await sessions.seed(TASK)
-    await session.call("increment", {"count": 1})
-    twin = await session.fork()
-    await twin.call("increment", {"count": 10})
-    await session.call("increment", {"count": 100})
-    assert (session.state.value, twin.state.value) == (104, 14)
-    assert twin.parent == (session.id, 2)
-    assert twin.id != session.id
-    assert await kinds(twin) == ["seed", "call", "call"]
-    assert await value_at(twin, 1) == 3
-
-
-async def test_n_forks_are_a_list(sessions: Sessions[Counter]) -> None:
-    session = await sessions.seed(TASK)
-    forks = await session.fork(n=4)
-    assert len({fork.id for fork in forks}) == 4
-    for number, fork in enumerate(forks):
-        await fork.call("increment", {"count": number})
-    assert [fork.state.value for fork in forks] == [3, 4, 5, 6]
-    assert isinstance(await session.fork(n=1), list)
-
-
-@pytest.mark.every_store
-async def test_forks_of_forks_read_through_all_their_parents(sessions: Sessions[Counter], store: Store) -> None:
-    session = await sessions.seed(TASK)
-    for _ in range(40):
-        session = await session.fork()
-        await session.call("increment", {"count": 1})
-    again = await Sessions(CounterEnvironment(), store).open(session.id)
-    assert again.state.value == 43
-    assert [await value_at(again, revision) for revision in range(1, 42)] == list(range(3, 44))
-    assert [entry.revision async for entry in again.log()] == list(range(1, 42))
 
 
 async def test_a_long_line_of_forks_has_a_readable_log(store: Store) -> None:
@@ -219,18 +166,6 @@ async def test_an_output_is_a_copy_of_the_state(sessions: Sessions[Counter], sto
 
 
 @pytest.mark.every_store
-async def test_another_process_opens_what_was_seeded(sessions: Sessions[Counter], store: Store) -> None:
-    session = await sessions.seed(TASK)
-    await session.call("increment", {"count": 1})
-    elsewhere = Sessions(CounterEnvironment(), store)
-    same = await elsewhere.open(session.id)
-    assert (same.id, same.revision, same.state, same.task) == (session.id, 2, session.state, session.task)
-    await same.call("increment", {"count": 1})
-    assert (await session.call("get")).output == {"count": 5}
-    assert session.revision == 3
-
-
-@pytest.mark.every_store
 async def test_a_cold_session_is_as_good_as_a_hot_one(store: Store) -> None:
     sessions = Sessions(CounterEnvironment(), store, SessionLimits(hot=1))
     first, second = await sessions.seed(TASK), await sessions.seed(TASK)
@@ -239,12 +174,6 @@ async def test_a_cold_session_is_as_good_as_a_hot_one(store: Store) -> None:
             again = await sessions.open(session.id)
             assert (await again.call("increment", {"count": 1})).ok
     assert (await first.call("get")).output == (await second.call("get")).output == {"count": 6}
-
-
-async def test_a_session_of_another_environment_is_refused(sessions: Sessions[Counter], store: Store) -> None:
-    session = await sessions.seed(TASK)
-    with raises(SessionError):
-        await Sessions(OtherEnvironment(), store).open(session.id)
 
 
 async def test_a_closed_session_can_be_read_and_forked_but_not_changed(
@@ -392,22 +321,6 @@ async def test_a_state_may_be_empty(store: Store) -> None:
     assert (await Sessions(Empty(), store).seed({})).state == State()
 
 
-async def test_a_seed_is_shared_with_nobody(store: Store) -> None:
-    steps = [1]
-
-    class Sharing(CounterEnvironment):
-        """Hands out the same list to all."""
-
-        def seed(self, task: Any) -> Counter:
-            return Counter(steps=steps)
-
-    sessions = Sessions(Sharing(), store)
-    first, second = await sessions.seed({}), await sessions.seed({})
-    await first.call("increment", {"count": 2})
-    steps.append(7)
-    assert (first.state.steps, second.state.steps) == ([1, 2], [1])
-
-
 async def test_a_fork_has_as_many_ids_as_sessions(store: Store) -> None:
     session = await Sessions[Counter](CounterEnvironment(), store).seed({"initial_count": 1})
     for wrong in (session.fork(ids=["a", "b"]), session.fork(n=3, ids=["a"])):  # type: ignore[call-overload]
@@ -439,9 +352,3 @@ async def test_an_id_an_owner_or_a_name_that_is_no_text_is_refused_and_changes_n
     called = await session.call("increment", {"count": 1}, call_id=wrong)
     assert called.code == "invalid_arguments"
     assert (session.revision, await store.count(0.0)) == (1, 1)
-
-
-async def test_a_checkpoint_whose_name_no_store_can_have_is_refused(store: Store) -> None:
-    session = await Sessions[Counter](CounterEnvironment(), store).seed({"initial_count": 1})
-    with pytest.raises(InvalidArguments):
-        await session.rewind("half \ud800")

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Sessions, State, tool
+from stateroom import Sessions, State, tool
 from stateroom.session import History
 from stateroom.store import Store
+from tests.environments import Unjudged
 from tests.watched import WatchedStore
 
 
@@ -14,7 +15,7 @@ class Notes(State):
     notes: list[str] = []
 
 
-class NotesEnvironment(Environment[Notes]):
+class NotesEnvironment(Unjudged[Notes]):
     """Keeps notes."""
 
     def seed(self, task) -> Notes:
@@ -30,9 +31,6 @@ class NotesEnvironment(Environment[Notes]):
     def replace(self, state: Notes, text: str) -> None:
         """Replace the last note."""
         state.notes[-1] = text
-
-    def verify(self) -> float:
-        return 0.0
 
 
 class CountingStore(WatchedStore):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Sessions, Task, tool
-from stateroom.errors import BadTask, DefinitionError, SessionClosed, SessionError, UnknownSession
+from stateroom.errors import DefinitionError, SessionClosed, SessionError, UnknownSession
 from stateroom.store import Store
 from tests.messages import raises
 
@@ -91,11 +91,6 @@ async def test_a_closed_one_is_closed_and_none_can_be_opened(sessions: Sessions[
         await session.verify()
     with pytest.raises(UnknownSession):
         await sessions.open(session.id)
-
-
-async def test_a_bad_task_is_refused(sessions: Sessions[None]) -> None:
-    with raises(BadTask):
-        await sessions.seed({})
 
 
 async def test_luck_follows_from_the_seed_and_changes_from_call_to_call(sessions: Sessions[None]) -> None:

@@ -1,7 +1,6 @@
 """Whatever was called, rewound, forked, named, pruned and reopened: sessions are what a model says, on every store."""
 
 import asyncio
-import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from stateroom import Sessions
-from stateroom.errors import UnknownRevision
-from stateroom.session import Retention, RetentionPolicy
 from stateroom.store import Store
 from tests.examples import share
-from tests.messages import raises
 from tests.servers.stores import fresh_store
-from tests.session.conftest import Snapshots
 from tests.session.shelf import ShelfEnvironment
-from tests.session.stored_sessions import go_on, new, problems, sessions_of
 from tests.session.travel_model import Run, steps
 
 SHARES = {"memory": 1, "sqlite": 0.3, "file": 0.15, "redis": 0.2, "postgresql": 0.1, "tiered": 0.15}
@@ -73,36 +67,6 @@ def test_every_session_is_what_it_must_be_at_every_revision(
             check_program(url, **program)
 
     holds()
-
-
-async def cut_off(store: Store) -> None:
-    cuts = [cut async for _, cut in Retention(store, RetentionPolicy(keep=5), time.time).carry_out()]
-    assert any(cuts)
-
-
-@pytest.mark.usefixtures("unread")
-async def test_what_was_pruned_meanwhile_cannot_be_gone_back_to(store: Store, snapshots_after: Snapshots) -> None:
-    session = await new(store, 20)
-    await session.rewind(to=3)
-    other = await sessions_of(store).open(session.id)
-    snapshots_after(1)
-    await go_on(other, 40)
-    await cut_off(store)
-    with raises(UnknownRevision):
-        await session.rewind(to=15)  # which it had at hand before
-    assert await problems(store) == {}
-
-
-@pytest.mark.usefixtures("unread")
-async def test_a_pruned_fork_can_go_back_to_its_first_entry(store: Store, snapshots_after: Snapshots) -> None:
-    snapshots_after(1)
-    fork = await (await new(store, 5)).fork()
-    await go_on(fork, 30)
-    await cut_off(store)
-    fork = await sessions_of(store).open(fork.id)
-    assert len((await fork.state_at(6)).notes) == 5
-    await fork.rewind(to=6)
-    assert len((await fork.state_at()).notes) == 5
 
 
 async def test_a_call_that_fails_fails_on_the_newest_state(store: Store) -> None:

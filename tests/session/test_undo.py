@@ -10,10 +10,10 @@ from hypothesis import given, settings, strategies as st
 
 from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.agent import Agent, Threads, transcript
-from stateroom.errors import InvalidArguments, SessionError, SessionSealed
-from stateroom.gallery import CounterEnvironment, WeatherEnvironment
+from stateroom.errors import InvalidArguments, SessionError
+from stateroom.gallery import WeatherEnvironment
 from stateroom.model import Item, Policy, Scripted, function_call, last_user_text, message, text_of
-from stateroom.session import BackgroundLoop, Blocking, History, Retention, RetentionPolicy, Session, Update
+from stateroom.session import Retention, RetentionPolicy, Session, Update
 from stateroom.store import MemoryStore, Store
 from tests.examples import share
 from tests.messages import raises
@@ -209,29 +209,6 @@ def test_a_session_is_what_a_list_of_its_steps_says(kind: str, request: pytest.F
 # What a step is.
 
 
-async def test_undo_twice_goes_back_two_and_ends_at_the_seed(store: Store) -> None:
-    session = await seeded(store, "a", "b")
-    assert [await session.undo(), await session.undo(), await session.undo()] == [1, 1, 0]
-    assert list(session.state.notes) == []
-    assert [entry.kind async for entry in session.log()] == ["seed", "call", "call", "rewind", "rewind"]
-
-
-@pytest.mark.every_store
-async def test_an_agents_turn_is_one_step_and_its_conversation_goes_back_with_it(store: Store) -> None:
-    threads = Threads(opened(store))
-    thread = (await threads.create()).id
-    for text in ("a", "b"):
-        await threads.add(thread, text)
-        await threads.run(thread, Agent(Writer()))
-    session = await threads.sessions.open(thread)
-    await session.call("add", {"text": "by hand"})
-    assert await session.undo(2) == 2
-    assert (list(session.state.notes), await said(session, store)) == (["a"], ["a", "done"])
-    await threads.add(thread, "c")
-    await threads.run(thread, Agent(Writer()))
-    assert (list(session.state.notes), await said(session, store)) == (["a", "c"], ["a", "done", "c", "done"])
-
-
 async def test_an_answer_is_undone_back_to_the_question(store: Store) -> None:
     agent = Agent(Scripted([[function_call("ask_user", "q", question="Which?")], "thanks"]), asks=True)
     threads = Threads(opened(store))
@@ -276,13 +253,6 @@ async def test_undo_stops_where_the_past_was_pruned(store: Store, snapshots_afte
     assert (await session.redo(100), len(session.state.notes)) == (31 - cut.below, 30)
 
 
-async def test_a_verdict_ends_undo(store: Store) -> None:
-    session = await seeded(store, "a")
-    await session.verify()
-    with pytest.raises(SessionSealed):
-        await session.undo()
-
-
 @pytest.mark.parametrize("steps", [0, -1, 1.0])
 async def test_steps_are_counted_from_one(store: Store, steps: Any) -> None:
     with raises(InvalidArguments):
@@ -317,13 +287,3 @@ async def test_an_undo_reads_no_more_of_a_long_log(again: bool) -> None:
     store.read = 0
     assert await session.undo() == 1
     assert store.read <= 200
-
-
-def test_undo_without_async() -> None:
-    with BackgroundLoop() as loop:
-        store = loop.run(MemoryStore.open("memory://"))
-        sessions: Any = Blocking(Sessions(CounterEnvironment(), store), loop)
-        session = sessions.seed({"initial_count": 0, "expected_count": 1})
-        session.call("increment_counter", {"count": 1})
-        assert (session.undo(), session.state.value, session.redo(), session.state.value) == (1, 0, 1, 1)
-        assert loop.run(History(store).agent(loop.run(store.head(session.id)), 1)).phase == "idle"

@@ -14,6 +14,7 @@ from stateroom import Environment, Episode, SessionLimits, Sessions, State, Tool
 from stateroom.errors import BadData, BadTask, DefinitionError, InvalidState, SchemaChanged, TamperedState
 from stateroom.session import Copier, Rescorer
 from stateroom.store import Head, HeadFilter, Store
+from tests.environments import Unjudged
 from tests.messages import raises
 from tests.session.stored_sessions import problems
 from tests.watched import WatchedStore
@@ -76,14 +77,6 @@ def people_in_memory() -> int:
 async def worlds(store: Store) -> list[Head]:
     page = await store.heads(HeadFilter(environment="town:world"))
     return list(page)
-
-
-async def test_each_session_has_the_world_to_itself(store: Store) -> None:
-    sessions = town(store)
-    first, second = [await sessions.seed({"mayor": mayor}) for mayor in ("ada", "bob")]
-    await first.call("birthday", {"person": "p2"})
-    assert (first.state.people["p1"].name, first.state.people["p2"].age) == ("ada", 31)
-    assert (second.state.people["p1"].name, second.state.people["p2"].age) == ("bob", 30)
 
 
 @pytest.mark.every_store
@@ -242,7 +235,7 @@ async def test_a_world_is_the_same_in_whatever_order_a_process_has_the_members_o
     class Tags(State):
         tags: set[int] = set()
 
-    class Tagged(Environment[Tags]):
+    class Tagged(Unjudged[Tags]):
         """Has tags."""
 
         name = "town"
@@ -252,9 +245,6 @@ async def test_a_world_is_the_same_in_whatever_order_a_process_has_the_members_o
 
         def world(self) -> Tags:
             return Tags(tags=set(self.tags))
-
-        def verify(self) -> float:
-            return 0.0
 
     assert [*{0, 8}] != [*{8, 0}]
     for tags in ((0, 8), (8, 0)):
@@ -269,7 +259,7 @@ async def test_what_has_left_a_set_of_the_world_is_not_there_again_when_it_is_re
     class Flag(State):
         colours: set[Colour] = set()
 
-    class FlagEnvironment(Environment[Flag]):
+    class FlagEnvironment(Unjudged[Flag]):
         """Paints a flag."""
 
         def world(self) -> Flag:
@@ -279,9 +269,6 @@ async def test_what_has_left_a_set_of_the_world_is_not_there_again_when_it_is_re
         def bleach(self, state: Flag) -> None:
             """Remove the colour."""
             state.colours.remove(Colour.RED)
-
-        def verify(self) -> float:
-            return 0.0
 
     session = await Sessions(FlagEnvironment(), store).seed({})
     assert (await session.call("bleach")).ok
@@ -369,15 +356,12 @@ async def test_newer_code_migrates_a_session_and_the_world_that_it_began_in(stor
         people, _ = data.pop("people"), data.pop("rows")
         return {**data, "names": {key: person["name"] for key, person in people.items()}}
 
-    class Unversioned(Environment[Changed]):
+    class Unversioned(Unjudged[Changed]):
         """The same, without a version."""
 
         name = "town"
 
-        def verify(self) -> float:
-            return 0.0
-
-    class Later(Environment[Newer]):
+    class Later(Unjudged[Newer]):
         """The town, years later."""
 
         name = "town"
@@ -387,9 +371,6 @@ async def test_newer_code_migrates_a_session_and_the_world_that_it_began_in(stor
             """Write into the chronicle."""
             state.chronicle.append(text)
             return len(state.chronicle)
-
-        def verify(self) -> float:
-            return 0.0
 
     with raises(SchemaChanged):
         await Sessions(Unversioned(), store).open(session.id)
@@ -425,14 +406,11 @@ async def test_what_a_seed_makes_of_the_world_must_be_valid(store: Store) -> Non
 
 
 async def test_without_a_seed_sessions_start_from_the_world_as_it_is(store: Store) -> None:
-    class Plain(Environment[Town]):
+    class Plain(Unjudged[Town]):
         """Just a town."""
 
         def world(self) -> Town:
             return Town(chronicle=["founded"])
-
-        def verify(self) -> float:
-            return 0.0
 
     session = await Sessions(Plain(), store).seed({})
     assert session.state.chronicle == ["founded"]

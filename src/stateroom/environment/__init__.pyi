@@ -1,18 +1,16 @@
-from .arguments import (
-    TypedText as TypedText,
-    accepted_arguments as accepted_arguments,
-    make_environment as make_environment,
-    variant_of as variant_of,
-)
 from .environment import (
     ENV_ARGS as ENV_ARGS,
     Environment as Environment,
 )
 from .folder import TempFolder as TempFolder
 from .registry import (
+    TypedText as TypedText,
+    accepted_arguments as accepted_arguments,
     find_environment as find_environment,
     load_class as load_class,
+    make_environment as make_environment,
     registered as registered,
+    variant_of as variant_of,
 )
 from .sessions import (
     StoreSessions as StoreSessions,

@@ -26,7 +26,6 @@ from stateroom.environment.tools import (
     clash,
     make_tool,
     misfit,
-    procedure_of,
     type_name,
 )
 from stateroom.errors import BadTask, DefinitionError, NotFound
@@ -345,26 +344,28 @@ class Environment(Generic[S, T]):
     def _has_world(cls) -> bool:
         return cls.world is not Environment.world
 
+    def _procedure(self, hook: str) -> Procedure:
+        needs = frozenset(_parameters(getattr(type(self), hook))) - {"message"}
+        return Procedure(getattr(self, hook), needs, resources=needs & self.resources.keys())
+
     @cached_property
     def world_function(self) -> Procedure | None:
-        return procedure_of(self.world, frozenset()) if self._has_world() else None
+        return self._procedure("world") if self._has_world() else None
 
     @cached_property
     def seed_function(self) -> Procedure:
-        return procedure_of(self.seed, frozenset(_parameters(type(self).seed)))
+        return self._procedure("seed")
 
     @cached_property
     def verify_function(self) -> Procedure:
-        needs = frozenset(_parameters(type(self).verify))
-        return procedure_of(self.verify, needs, resources=needs & self.resources.keys())
+        return self._procedure("verify")
 
     @cached_property
     def reply_tool(self) -> Hook | None:
         if type(self).reply is Environment.reply:
             return None
-        needs, takes = frozenset(_parameters(type(self).reply)), frozenset({"message"})
-        procedure = procedure_of(self.reply, needs - takes, resources=needs & self.resources.keys())
-        return Hook("reply", "write", procedure, takes & needs)
+        takes = frozenset({"message"}.intersection(_parameters(type(self).reply)))
+        return Hook("reply", "write", self._procedure("reply"), takes)
 
     @cached_property
     def user_opens(self) -> bool:
@@ -376,14 +377,13 @@ class Environment(Generic[S, T]):
     def instructions_tool(self) -> Hook | None:
         if type(self).instructions is Environment.instructions:
             return None
-        needs = frozenset(_parameters(type(self).instructions))
-        return Hook("instructions", "read", procedure_of(self.instructions, needs))
+        return Hook("instructions", "read", self._procedure("instructions"))
 
     @cached_property
     def shared_seed_functions(self) -> Mapping[str, Procedure]:
         hooks: dict[str, Callable[..., Any]] = {"user": self.seed_user, "app": self.seed_app}
         return {
-            name: procedure_of(hooks[name], frozenset({"task"} if name == "user" else ())) for name in self.shared_types
+            name: Procedure(hooks[name], frozenset({"task"} if name == "user" else ())) for name in self.shared_types
         }
 
     def parse_task(self, row: Any) -> T:

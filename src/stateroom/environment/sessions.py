@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Any, Self
 
-from stateroom.environment.arguments import make_environment, variant_of
 from stateroom.environment.environment import Environment
-from stateroom.environment.registry import registered
+from stateroom.environment.registry import make_environment, registered, variant_of
 from stateroom.errors import NotFound
 from stateroom.options import make_options
 from stateroom.session import BackgroundLoop, Blocking, SessionLimits, Sessions
@@ -69,8 +67,8 @@ class SyncSessions:
 
     def _named(self, name: str) -> Environment[Any, Any]:
         if name not in registered():
-            told = f"the session is of {name}, which is not registered here"
-            raise NotFound(f"{told}; give its class: stateroom.open(url, environment)")
+            unknown = f"the session is of {name}, which is not registered here"
+            raise NotFound(f"{unknown}; give its class: stateroom.open(url, environment)")
         return self._registered.setdefault(name, make_environment(name))
 
     def heads(self, environment: str | None = None, limit: int = 20) -> list[Head]:
@@ -93,7 +91,5 @@ class SyncSessions:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

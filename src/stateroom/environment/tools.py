@@ -40,18 +40,6 @@ RESERVED = frozenset(
 )
 """Routes of the server, and its own tool for MCP clients: no tool can have such a name."""
 
-MEANINGS = {
-    "state": "the session's state",
-    "session": "the session's id, step and task",
-    "rng": "the session's random generator",
-    "clock": "the session's clock",
-    "new_id": "a function that makes ids",
-    "ask": "a question to the user",
-    "user": "the state of the task's user",
-    "app": "the state that all sessions share",
-}
-"""The injected parameters, for error messages."""
-
 INJECTED_TYPES: dict[str, type] = {"session": SessionInfo, "rng": Random, "clock": Clock, "ask": Ask}
 """The types of injected parameters; those of `state`, `user` and `app` are the author's own."""
 
@@ -200,16 +188,6 @@ class Injectable(NamedTuple):
     """The first parameter of the functions."""
 
 
-def procedure_of(
-    function: Callable[..., Any],
-    needs: frozenset[str],
-    timeout: float | None = None,
-    resources: frozenset[str] = frozenset(),
-) -> Procedure:
-    """A function of the author, with the parameters to inject."""
-    return Procedure(function, needs, inspect.iscoroutinefunction(function), timeout, resources)
-
-
 def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str, Any], injectable: Injectable) -> Tool:
     """The tool of a marked method; `where` names it in errors."""
     check_method(where, method, injectable.first)
@@ -238,7 +216,7 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
         name=name,
         effect=marked.effect,
         retries_unknown=marked.on_unknown == "retry",
-        procedure=procedure_of(method, needs, marked.timeout, needs & injectable.resources),
+        procedure=Procedure(method, needs, marked.timeout, needs & injectable.resources),
         arguments=arguments,
         nullable=null_means_default(arguments),
         renamed={field_name(name): name for name in wanted if field_name(name) != name},
@@ -290,7 +268,7 @@ def _check_parameter(
 def check_injected(where: str, method: Any, name: str, hints: Mapping[str, Any]) -> None:
     """Refuse a parameter that is injected by its name, but annotated as something else."""
     hint = hints.get(name, Any)
-    if name not in MEANINGS or _is_injected_as(name, hint):
+    if name not in INJECTED or _is_injected_as(name, hint):
         return
     types = {"new_id": "Callable[..., str]", **{known: type_name(kind) for known, kind in INJECTED_TYPES.items()}}
     raise clash(where, method, name, hint, f"write `{name}: {types[name]}`" if name in types else ANY_STATE)
@@ -300,7 +278,7 @@ def clash(where: str, method: Any, name: str, hint: Any, advice: str) -> Definit
     """The error for a parameter with the name of an injected one, but another type."""
     alias = f'`Annotated[{type_name(hint)}, Field(alias="{name}")]` shows it to the model as `{name}`'
     renaming = f"rename it ({alias})" if hasattr(method, "__stateroom_tool__") else "rename it"
-    told = f"`{name}: {type_name(hint)}` clashes with the injected parameter `{name}` ({MEANINGS[name]})"
+    told = f"`{name}: {type_name(hint)}` clashes with the injected parameter `{name}` ({INJECTED[name]})"
     return misfit(where, method, f"{told}; {renaming}, or {advice}")
 
 

@@ -40,11 +40,6 @@ from .history import (
     History as History,
     refold as refold,
 )
-from .kinds import (
-    COPIED as COPIED,
-    KINDS as KINDS,
-    SPOKEN as SPOKEN,
-)
 from .lifecycle import (
     STANDARD as STANDARD,
     AgentStatus as AgentStatus,
@@ -53,6 +48,9 @@ from .lifecycle import (
     text_of as text_of,
 )
 from .log import (
+    COPIED as COPIED,
+    KINDS as KINDS,
+    SPOKEN as SPOKEN,
     VERDICT as VERDICT,
     LogEntry as LogEntry,
     checked_name as checked_name,
@@ -60,19 +58,26 @@ from .log import (
     weight_of_snapshot as weight_of_snapshot,
     write_body as write_body,
 )
-from .maintenance import (
+from .maintenance.check import check_session as check_session
+from .maintenance.copy import (
+    Copied as Copied,
     Copier as Copier,
-    Cut as Cut,
-    Migrated as Migrated,
-    Migrator as Migrator,
-    Retention as Retention,
-    RetentionPolicy as RetentionPolicy,
+)
+from .maintenance.heads import (
     Statistics as Statistics,
-    check_session as check_session,
     count_sessions as count_sessions,
     each_session as each_session,
-    kept_types as kept_types,
     side_by_side as side_by_side,
+)
+from .maintenance.migration import (
+    Migrated as Migrated,
+    Migrator as Migrator,
+    kept_types as kept_types,
+)
+from .maintenance.retention import (
+    Cut as Cut,
+    Retention as Retention,
+    RetentionPolicy as RetentionPolicy,
 )
 from .parameters import (
     INJECTED as INJECTED,
@@ -113,6 +118,7 @@ from .runtime import (
     SessionLimits as SessionLimits,
     Timeout as Timeout,
     new_session_id as new_session_id,
+    shared_environment as shared_environment,
 )
 from .session import (
     Pending as Pending,
@@ -122,7 +128,6 @@ from .sessions import (
     SHARED_IDS as SHARED_IDS,
     Sessions as Sessions,
 )
-from .shared import shared_environment as shared_environment
 from .sync import (
     BackgroundLoop as BackgroundLoop,
     Blocking as Blocking,

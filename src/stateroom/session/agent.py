@@ -9,11 +9,10 @@ from msgspec.structs import replace
 
 from stateroom.errors import Conflict, DuplicateCall, InvalidMove, SessionError
 from stateroom.session.cache import OpenSession
-from stateroom.session.commit import RetryCommit, commit
+from stateroom.session.commit import RetryCommit, append_or_retry, commit
 from stateroom.session.history import History
-from stateroom.session.kinds import SPOKEN
 from stateroom.session.lifecycle import STANDARD, AgentStatus, Item, Lifecycle, Update
-from stateroom.session.log import UNSTORABLE, LogEntry, checked_user
+from stateroom.session.log import SPOKEN, UNSTORABLE, LogEntry, checked_user
 from stateroom.session.reader import StateAt
 from stateroom.state import to_json
 
@@ -169,11 +168,9 @@ class SessionAgent:
             except UNSTORABLE as error:
                 raise SessionError(cached.head.id, f"what was said cannot be stored: {error}") from error
             try:
-                await cached.append(step)
+                await append_or_retry(cached, step)
             except DuplicateCall:
                 return cached.progress.agent
-            except Conflict:
-                raise RetryCommit from None
             return status
 
         async with cached.lock:

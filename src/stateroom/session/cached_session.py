@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from secrets import token_hex
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from stateroom.errors import Busy, InvalidState, SessionSealed, TooLarge, UnknownSession
+from stateroom.errors import Busy, InvalidState, SessionSealed, StoreError, StoreUnavailable, TooLarge, UnknownSession
 from stateroom.session.document import Document, Start, write_document
 from stateroom.session.history import History
-from stateroom.session.kinds import BEYOND_LIMIT, PATCHED
 from stateroom.session.log import (
+    BEYOND_LIMIT,
+    PATCHED,
     LogEntry,
     Stored,
     Weight,
@@ -338,9 +339,9 @@ class CachedSession:
         known = self.in_memory(revision)
         if known is not None:
             return known
-        found, document = await self.reader.read(self.head.id, revision)
+        standing, document = await self.reader.read(self.head.id, revision)
         self.digests[0].update(document.digests)
-        return found
+        return standing
 
     async def ensure_kept(self, revision: int) -> None:
         """Raise `UnknownRevision` if the session's past at a revision was pruned.
@@ -403,6 +404,28 @@ def _is_small(weight: Weight) -> bool:
     return weight.tail <= SNAPSHOT_RATIO * (weight.snapshot + weight.large // LARGE_PER_BYTE)
 
 
+class NewSession(NamedTuple):
+    """A session that is about to be created, with its first entry and snapshot, and its large values."""
+
+    cached: CachedSession
+    entries: Sequence[Entry]
+    snapshot: Snapshot
+    blobs: Blobs
+
+    async def create(self) -> CachedSession:
+        await self.cached.store.create(self.cached.head, self.entries, self.snapshot, self.blobs)
+        return self.cached
+
+    async def create_once(self) -> CachedSession | None:
+        """Store a session that other processes may store too; None if one of them was quicker."""
+        try:
+            return await self.create()
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            return None
+
+
 def new_session(
     reader: Reader,
     head: Head,
@@ -411,11 +434,8 @@ def new_session(
     facts: dict[str, Any],
     limits: SessionLimits,
     start: Start | None = None,
-) -> tuple[CachedSession, Sequence[Entry], Snapshot, Blobs]:
-    """A session that is about to be created, with its first entry and snapshot, and its large values.
-
-    `start` is what the state follows from, if that is stored.
-    """
+) -> NewSession:
+    """A session that is about to be created; `start` is what the state follows from, if that is stored."""
     made = CachedSession(reader, head, limits)
     large = made.store.large
     facts = {**facts, "schema": schema_facts(made.state_type)}
@@ -435,4 +455,4 @@ def new_session(
     made.all_call_ids_known = True
     made.digests[0].update(blobs)
     made.set_newest(StateAt(state, progress))
-    return made, [entry], snapshot, blobs
+    return NewSession(made, [entry], snapshot, blobs)

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from stateroom.errors import Conflict, SessionLeased, SessionSealed
 from stateroom.pauses import Pauses
-from stateroom.session.cached_session import CachedSession
-from stateroom.session.kinds import AFTER_VERDICT
+from stateroom.session.cached_session import CachedSession, PreparedCommit
+from stateroom.session.log import AFTER_VERDICT
 
 R = TypeVar("R")
 
@@ -64,7 +64,19 @@ async def commit(
             return await attempt()
         except RetryCommit:
             cached.stale = True
-    raise too_busy(cached, what, attempts)
+    session = cached.head.id
+    if cached.is_leased_elsewhere(cached.limits.now()):
+        raise SessionLeased(session)
+    why = f"session {session!r} is too busy: {what} was refused {attempts} times because others wrote first"
+    raise Conflict(session, cached.head.revision, why)
+
+
+async def append_or_retry(cached: CachedSession, prepared: PreparedCommit) -> None:
+    """Append what an attempt has prepared; `RetryCommit` if another writer came first."""
+    try:
+        await cached.append(prepared)
+    except Conflict:
+        raise RetryCommit from None
 
 
 async def append_entry(cached: CachedSession, kind: str, facts: dict[str, Any], call_id: str | None = None) -> int:
@@ -72,10 +84,7 @@ async def append_entry(cached: CachedSession, kind: str, facts: dict[str, Any], 
 
     async def attempt() -> int:
         prepared = cached.prepare(kind, facts, call_id=call_id)
-        try:
-            await cached.append(prepared)
-        except Conflict:
-            raise RetryCommit from None
+        await append_or_retry(cached, prepared)
         return prepared.commit.entry.revision
 
     return await commit(cached, attempt, kind, after_verdict=kind in AFTER_VERDICT, load_state=False)
@@ -85,12 +94,3 @@ async def back_off(number: int) -> None:
     """Wait before attempt `number`; the second is made at once."""
     if number > 1:
         await asyncio.sleep(PAUSES.after(number - 1))
-
-
-def too_busy(cached: CachedSession, what: str, attempts: int = ATTEMPTS) -> SessionLeased | Conflict:
-    """Why a write was given up."""
-    session = cached.head.id
-    if cached.is_leased_elsewhere(cached.limits.now()):
-        return SessionLeased(session)
-    message = f"session {session!r} is too busy: {what} was refused {attempts} times because others wrote first"
-    return Conflict(session, cached.head.revision, message)

@@ -42,8 +42,8 @@ class _Contained:
         except BaseException:  # noqa: BLE001 - the text of an author's error is made by the author's code too
             words = "its text cannot be read"
         name = type(error).__name__
-        told = type(name, (Exception,), {"__module__": type(error).__module__})(words)
-        raise told.with_traceback(error.__traceback__) from error
+        stand_in = type(name, (Exception,), {"__module__": type(error).__module__})(words)
+        raise stand_in.with_traceback(error.__traceback__) from error
 
 
 contained = _Contained()

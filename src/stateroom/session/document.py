@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stateroom.errors import BadData
-from stateroom.session.kinds import PATCHED
-from stateroom.session.log import LogEntry, Weight, progress_after
+from stateroom.session.log import PATCHED, LogEntry, Weight, progress_after
 from stateroom.session.progress import Progress
 from stateroom.state import Large, Patch, References, State, apply, decode, encode, encode_json, encode_patch, schema_of
 from stateroom.store import Head, Loaded

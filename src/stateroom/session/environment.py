@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import iscoroutinefunction
 from typing import Any, Literal, Protocol
 
 from stateroom.session.lifecycle import Lifecycle
@@ -24,10 +25,13 @@ class Procedure:
 
     function: Callable[..., Any]
     needs: frozenset[str]
-    is_async: bool
     timeout: float | None = None
     resources: frozenset[str] = frozenset()
     """Those of its needs that are resources."""
+
+    @cached_property
+    def is_async(self) -> bool:
+        return iscoroutinefunction(self.function)
 
     @cached_property
     def shared(self) -> frozenset[str]:

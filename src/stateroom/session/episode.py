@@ -192,34 +192,25 @@ The arguments may be JSON as a text, as in a model's `function_call`.
 """
 
 
+@dataclass(frozen=True)
 class Rehearsal:
     """Carries out actions on the state that a session was seeded with."""
 
-    def __init__(
-        self,
-        environment: SessionEnvironment,
-        runner: Runner,
-        timeout: float,
-        session: str,
-        task: Callable[[], Any],
-        seeded: Callable[[], Awaitable[StateAt]],
-        reload_tampered: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._environment = environment
-        self._runner = runner
-        self._timeout = timeout
-        self._session = session
-        self._task = task
-        self._seeded = seeded
-        self._reload_tampered = reload_tampered
-        """Is to be called when an action may have changed committed state in memory."""
+    environment: SessionEnvironment
+    runner: Runner
+    timeout: float
+    session: str
+    task: Callable[[], Any]
+    seeded: Callable[[], Awaitable[StateAt]]
+    reload_tampered: Callable[[], Awaitable[None]]
+    """Is to be called when an action may have changed committed state in memory."""
 
     async def after(self, actions: Iterable[Action], *, external: bool, skip_failures: bool) -> Any:
         """The state after the actions, to be read; `BadTask` says which of them cannot be carried out, and why.
 
         With `skip_failures` a call that fails for the agent too changes nothing, and the next one follows.
         """
-        standing = await self._seeded()
+        standing = await self.seeded()
         for number, action in enumerate(actions, 1):
             if not isinstance(action, Mapping) or action.keys().isdisjoint(("name", "message")):
                 raise BadTask(f"action {number} is neither a call, with a name, nor a message: {action!r}")
@@ -229,7 +220,7 @@ class Rehearsal:
                 why = str(failure)
                 if isinstance(failure, Failed):
                     if failure.tampered:
-                        await self._reload_tampered()
+                        await self.reload_tampered()
                     if failure.code == "needs_input":
                         why = f"it asks a person, who is not there: {why}"
                 if skip_failures and not _is_refusal(failure):
@@ -247,18 +238,18 @@ class Rehearsal:
         if elsewhere := operation.procedure.shared | operation.procedure.resources:
             raise _Refused(f"it asks for {', '.join(sorted(elsewhere))}, which is not part of the session's state")
         progress = standing.progress
-        call = CallContext(standing.state, progress, self._session, 0, self._task, None, None, NOTHING)
-        ran = await run_tool(self._runner, operation, operation.bind(given), call, self._timeout)
+        call = CallContext(standing.state, progress, self.session, 0, self.task, None, None, NOTHING)
+        ran = await run_tool(self.runner, operation, operation.bind(given), call, self.timeout)
         return StateAt(ran.state, progress.after(ran.advanced))
 
     def _meant(self, action: Action) -> tuple[SessionTool, dict[str, Any]]:
         if "message" not in action:
             arguments = plain_arguments(_parsed(action.get("arguments")), None)
-            name, tools = str(action.get("name")), self._environment.tools
+            name, tools = str(action.get("name")), self.environment.tools
             if name not in tools:
                 raise unknown_tool(name, tools)
             return tools[name], arguments
-        reply_tool = self._environment.reply_tool
+        reply_tool = self.environment.reply_tool
         if reply_tool is None:
             raise _Refused("nobody answers here: the environment has no `reply`")
         return reply_tool, {"message": action["message"]}

@@ -41,11 +41,12 @@ class ExternalCall(Call, gc=False):
         if entry is not None:
             return result_of_entry(entry)
         agent = cached.progress.agent
-        told = f"/{len(agent.inputs)}" if agent.asking == call_id and agent.inputs else ""  # each answer lets it start
-        asked = await cached.find_call(call_id + ASKED + told)
+        # Each answer lets it start once more.
+        suffix = f"/{len(agent.inputs)}" if agent.asking == call_id and agent.inputs else ""
+        asked = await cached.find_call(call_id + ASKED + suffix)
         if asked is not None:
             raise Failed(asked.facts["question"], "needs_input")
-        if not await self._start(told):
+        if not await self._start(suffix):
             await cached.refresh()  # another process may have finished it
             entry = await cached.find_call(call_id)
             if entry is not None:
@@ -56,11 +57,11 @@ class ExternalCall(Call, gc=False):
                     "Find out what happened before you try again.",
                     "unknown_outcome",
                 )
-        return await self._run(arguments, told)
+        return await self._run(arguments, suffix)
 
-    async def _start(self, told: str) -> bool:
+    async def _start(self, suffix: str) -> bool:
         """Note that the call starts; False if that was noted before."""
-        name, call_id = self.tool.name, self.call_id + STARTED + told
+        name, call_id = self.tool.name, self.call_id + STARTED + suffix
         if await self.session.cached.find_call(call_id) is not None:
             return False
         try:
@@ -73,7 +74,7 @@ class ExternalCall(Call, gc=False):
             raise Failed(f"{name} failed: its input cannot be stored") from error
         return True
 
-    async def _run(self, arguments: dict[str, Any], told: str) -> Result:
+    async def _run(self, arguments: dict[str, Any], suffix: str) -> Result:
         session, cached, tool = self.session, self.session.cached, self.tool
         try:
             views = await session.views(tool.procedure.shared, self.asker())
@@ -87,7 +88,7 @@ class ExternalCall(Call, gc=False):
             if failure.tampered:
                 await session.reload_tampered()
             if failure.code == "needs_input":
-                await self._append("asked", {"question": str(failure)}, self.call_id + ASKED + told)
+                await self._append("asked", {"question": str(failure)}, self.call_id + ASKED + suffix)
                 raise
             return await self._fail(str(failure), failure.code, failure.cause)
         return await self._succeed(ran, views)
@@ -131,7 +132,7 @@ class ExternalCall(Call, gc=False):
         return result_of_entry(await self.session.cached.find_call(self.call_id))
 
     async def _append(self, kind: str, facts: dict[str, Any], call_id: str) -> None:
-        said = {"name": self.tool.name, "input": self.given, **facts, **person(self.by)}
+        facts = {"name": self.tool.name, "input": self.given, **facts, **person(self.by)}
         if user := self.asker():
-            said["user"] = user
-        await append_entry(self.session.cached, kind, said, call_id)
+            facts["user"] = user
+        await append_entry(self.session.cached, kind, facts, call_id)

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 
 from stateroom.errors import BadData, SchemaChanged, UnknownRevision, UnknownSession
 from stateroom.session.document import Document, changed, logged_bytes, read_document, world_is_gone
-from stateroom.session.kinds import PATCHED
 from stateroom.session.lifecycle import INITIAL, AgentStatus
-from stateroom.session.log import LogEntry, Stored, Weight, read_entry, read_stored, write_body
+from stateroom.session.log import PATCHED, LogEntry, Stored, Weight, read_entry, read_stored, write_body
 from stateroom.state import (
     Event,
     Large,

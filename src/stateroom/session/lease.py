@@ -13,7 +13,6 @@ import logging
 from contextlib import suppress
 from secrets import token_hex
 from time import monotonic
-from types import TracebackType
 from typing import Self
 
 from stateroom.errors import SessionError, SessionLeased, StoreError, StoreUnavailable
@@ -61,9 +60,7 @@ class Lease:
         self._renewing = asyncio.create_task(self._renew())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             if self._renewing is not None:
                 self._renewing.cancel()

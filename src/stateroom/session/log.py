@@ -1,4 +1,4 @@
-"""Entries: what each step of a session says, and its bytes. `kinds` lists the kinds of entries with their facts.
+"""Entries: what each step of a session says, and its bytes; and the kinds of entries, with the facts of each.
 
 `replaces` is the session whose place it took. A row that is seeded may lack fields of the task: `lacks` has their
 names, and the verdict's `row` the fields, which come with the request to verify.
@@ -16,13 +16,16 @@ and the fields of each event that was emitted. `resources` are the versions of t
 
 `schema` is the version of the state's class and its places. Any entry may have one: with it comes a snapshot in a newer
 schema than that of the state before, which newer code has migrated.
+
+The log of a shared state (see `shared`) has kinds of its own: an `intent` is a patch that a session is to decide about,
+`call` is the patch once it is decided, and `dropped` means that it was decided against.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -44,6 +47,100 @@ from stateroom.state import (
     why_not_decoded,
 )
 from stateroom.store import Entry
+
+Tone = Literal["calm", "accent", "person", "point", "good", "warn", "bad"]
+
+
+class EntryKind(NamedTuple):
+    """What entries of one kind have in common."""
+
+    letter: str
+    """Its mark in lists."""
+    tone: Tone
+    """The colour of its mark."""
+    facts: str
+    """What its facts say."""
+    patched: bool = False
+    """Its patch makes the next state."""
+    spoken: bool = False
+    """It is part of the agent's conversation."""
+    after_verdict: bool = False
+    """A session that has its verdict still gets it."""
+    beyond_limit: bool = False
+    """A session gets it however long its log is, because it ends the session, or what was begun before."""
+    copied: bool = True
+    """A replay appends a copy of it, because it runs nothing."""
+
+
+KINDS = {
+    "seed": EntryKind(
+        "S", "calm", "`input`: the task row; `schema`; `world`: the id of its world; `replaces`, `lacks`", copied=False
+    ),
+    "call": EntryKind(
+        "C",
+        "accent",
+        "`name`, `input`, `output`, the patch; and `advance`, `shared`, `events`, `resources`, `restarted`, if any",
+        patched=True,
+        copied=False,
+    ),
+    "edit": EntryKind(
+        "E", "person", "`by`, `reason`, the patch: a person changed the state without a tool", patched=True
+    ),
+    "fork": EntryKind("F", "person", "`by`: the person who made this fork"),
+    "record": EntryKind("N", "point", "`name`, `data`: an event that leaves the state as it is"),
+    "started": EntryKind("…", "accent", "`name`, `input`: an external call is about to run"),
+    "failed": EntryKind(
+        "!",
+        "bad",
+        "`name`, `input`, `error`, `code`: an external call ended without a result",
+        after_verdict=True,
+        beyond_limit=True,
+    ),
+    "asked": EntryKind(
+        "?", "warn", "`name`, `input`, `question`: an external call ended by asking a question", beyond_limit=True
+    ),
+    "checkpoint": EntryKind("P", "point", "`name`"),
+    "rewind": EntryKind(
+        "R",
+        "warn",
+        "`to`: the revision whose state is the state again; `pending`: external calls whose outcome is unknown",
+        copied=False,
+    ),
+    "message": EntryKind("M", "calm", "the fields of an `Update` (see `lifecycle`)", spoken=True),
+    "compaction": EntryKind(
+        "K",
+        "calm",
+        "`items`, `tokens`, `pinned`, `instructions`: where the model's view of the conversation starts",
+        spoken=True,
+    ),
+    "verdict": EntryKind(
+        "V",
+        "good",
+        "`verdict`: of the state before; `response`, `views`: the ones it read; `row`",
+        after_verdict=True,
+        beyond_limit=True,
+        copied=False,
+    ),
+    "close": EntryKind(
+        "X",
+        "calm",
+        "`replaced_by`: the session that took its place",
+        after_verdict=True,
+        beyond_limit=True,
+        copied=False,
+    ),
+    "migrated": EntryKind("U", "calm", "`schema`", beyond_limit=True),
+    "abandoned": EntryKind(
+        "A", "calm", "`by`: the shared state whose intent was not decided in time", after_verdict=True
+    ),
+}
+"""Every kind of entry in the log of a session."""
+
+PATCHED = frozenset(name for name, kind in KINDS.items() if kind.patched)
+SPOKEN = frozenset(name for name, kind in KINDS.items() if kind.spoken)
+AFTER_VERDICT = frozenset(name for name, kind in KINDS.items() if kind.after_verdict)
+COPIED = frozenset(name for name, kind in KINDS.items() if kind.copied)
+BEYOND_LIMIT = frozenset(name for name, kind in KINDS.items() if kind.beyond_limit)
 
 VERDICT = "\nverdict"
 """The call id of the verdict: a session has one at most."""
@@ -144,12 +241,12 @@ def write_body(facts: dict[str, Any], patch: Patch, least: float = inf) -> Body:
     references = References(least)
     if "agent" in facts:
         facts = {**facts, "agent": msgspec.Raw(encode_json(facts["agent"]))}
-    said = encode(facts, references) if "events" in facts else encode_json(facts, references)
+    facts_bytes = encode(facts, references) if "events" in facts else encode_json(facts, references)
     references.size = 0
-    if patch and len(said) > LONG_TEXT and (texts := long_texts(facts.get("input"))):
+    if patch and len(facts_bytes) > LONG_TEXT and (texts := long_texts(facts.get("input"))):
         references.number(text for text in texts if len(text) < least)
-    changed = encode_patch(patch, references)
-    return Body(_PAIR + said + changed, len(changed) + references.size, references.blobs)
+    patch_bytes = encode_patch(patch, references)
+    return Body(_PAIR + facts_bytes + patch_bytes, len(patch_bytes) + references.size, references.blobs)
 
 
 class Weight(msgspec.Struct, frozen=True, gc=False):
@@ -196,13 +293,13 @@ class Stored(msgspec.Struct, frozen=True):
 def read_stored(entry: Entry) -> Stored:
     """A stored entry, understood."""
     try:
-        said, changed = _split(entry.body)
+        facts_bytes, patch_bytes = _split(entry.body)
     except msgspec.MsgspecError as error:
         raise BadData(f"entry {entry.revision} cannot be read: {why_not_decoded(entry.body, error)}") from error
     large: list[Large] = []
-    facts = decode(said, (), large)
+    facts = decode(facts_bytes, (), large)
     in_facts = len(large)
-    patch = [] if bytes(changed) == _NO_PATCH else decode(changed, long_texts(facts.get("input")), large)
+    patch = [] if bytes(patch_bytes) == _NO_PATCH else decode(patch_bytes, long_texts(facts.get("input")), large)
     growth = len(entry.body)
     if large:
         growth += sum(value.size for value in large[in_facts:])

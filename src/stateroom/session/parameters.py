@@ -11,8 +11,17 @@ from stateroom.session.containment import Asked
 SHARED = frozenset({"user", "app"})
 """States that sessions have in common: of a user, and of the whole environment."""
 
-INJECTED = ("state", "session", "rng", "clock", "new_id", "ask", *sorted(SHARED))
-"""Parameters that the session fills in by name; the model never sees them."""
+INJECTED = {
+    "state": "the session's state",
+    "session": "the session's id, step and task",
+    "rng": "the session's random generator",
+    "clock": "the session's clock",
+    "new_id": "a function that makes ids",
+    "ask": "a question to the user",
+    "user": "the state of the task's user",
+    "app": "the state that all sessions share",
+}
+"""The parameters, each with what it is, for error messages."""
 
 
 @dataclass(frozen=True)

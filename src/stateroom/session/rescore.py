@@ -12,8 +12,7 @@ from stateroom.session.environment import SessionEnvironment
 from stateroom.session.episode import Episode, Rehearsal, Verdict, digest, load_path, run_verifier
 from stateroom.session.history import History, line_to
 from stateroom.session.invocation import NOTHING, CallContext
-from stateroom.session.kinds import SPOKEN
-from stateroom.session.log import VERDICT, LogEntry, read_entry, task_row
+from stateroom.session.log import SPOKEN, VERDICT, LogEntry, read_entry, task_row
 from stateroom.session.reader import Reader, StateAt
 from stateroom.session.resources import ResourceManager, SessionResources
 from stateroom.session.runner import Runner

@@ -181,8 +181,7 @@ class ResourceManager:
 
     async def _run(self, name: str, done: str, hook: Callable[..., Any], *given: Any) -> Any:
         # With a timeout of its own, a plain function is never run on the loop.
-        is_async = inspect.iscoroutinefunction(hook)
-        procedure = Procedure(partial(hook, *given), frozenset(), is_async, self.timeout)
+        procedure = Procedure(partial(hook, *given), frozenset(), self.timeout)
         try:
             return await self.runner.run(procedure, {}, self.timeout)
         except (ToolError, TooLarge, Busy):

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 from msgspec import structs
 from pydantic import Field
 
-from stateroom.errors import SessionClosed, SessionExpired
+from stateroom.errors import SessionClosed, SessionExpired, TimedOut, UnknownSession
 from stateroom.options import options
-from stateroom.session.environment import SessionEnvironment
+from stateroom.session.environment import Procedure, SessionEnvironment
 from stateroom.session.log import read_entry, task_row
 from stateroom.session.reader import Reader
 from stateroom.session.runner import Runner
@@ -89,6 +89,21 @@ class Runtime:
         if head.closed and not include_closed:
             raise SessionClosed(head.id)
 
+    async def run(self, hook: str, procedure: Procedure, arguments: dict[str, Any]) -> Any:
+        """Run a function of the environment; `hook` names it if it takes too long."""
+        try:
+            return await self.runner.run(procedure, arguments, self.limits.timeout)
+        except TimedOut as error:
+            raise TimedOut(f"{self.environment.name}.{hook} did not finish within {error}") from None
+
+    async def shared_head(self, identity: str) -> Head:
+        """The head of a shared state or a world; `UnknownSession` if it is gone, or has not been used for too long."""
+        head, now = await self.store.head(identity), self.now()
+        if head.expires <= now:
+            await self.store.sweep(now)  # not `delete`: another may have made it anew just now
+            raise UnknownSession(identity)
+        return head
+
     async def renewed(self, head: Head) -> Head:
         """The head of a session whose life is renewed, because it is used."""
         now = self.now()
@@ -98,19 +113,34 @@ class Runtime:
         await self.store.touch(head.id, now=now, expires=expires)
         return structs.replace(head, expires=expires)
 
-    def new_head(self, owner: str, revision: int, *, parent: str | None = None, session_id: str | None = None) -> Head:
-        """A head for a new session."""
+    def new_head(
+        self,
+        owner: str = "",
+        revision: int = 1,
+        *,
+        parent: str | None = None,
+        session_id: str | None = None,
+        scope: str | None = None,
+        ttl: float | None = None,
+    ) -> Head:
+        """A head for a new session; with a `scope`, for a world or a shared state, which is kept as one."""
+        name = self.environment.name
         return Head(
             id=session_id or new_session_id(),
-            environment=self.environment.name,
+            environment=name if scope is None else shared_environment(scope, name),
             owner=owner,
             created=(now := self.now()),
-            expires=now + self.limits.ttl,
+            expires=now + (self.limits.ttl if ttl is None else ttl),
             revision=revision,
             parent=parent,
             parent_revision=revision if parent else 0,
             fence=int(now * 1e6),  # so that a session that is deleted and seeded again under its id has another fence
         )
+
+
+def shared_environment(name: str, environment: str) -> str:
+    """What stands in a shared state's head as its environment, so that it is no session of one."""
+    return f"{environment}:{name}"
 
 
 def new_session_id() -> str:

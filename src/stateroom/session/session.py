@@ -17,7 +17,6 @@ from typing_extensions import TypeVar
 from stateroom.errors import (
     CannotFork,
     CannotRewind,
-    Conflict,
     DuplicateCall,
     EnvironmentFailed,
     InvalidArguments,
@@ -25,7 +24,6 @@ from stateroom.errors import (
     ModelUnavailable,
     SessionClosed,
     SessionError,
-    StateroomError,
     TamperedState,
     UnknownRevision,
 )
@@ -33,7 +31,7 @@ from stateroom.session.agent import SessionAgent
 from stateroom.session.cache import OpenSession
 from stateroom.session.cached_session import CachedSession, PreparedCommit
 from stateroom.session.call import Call
-from stateroom.session.commit import RetryCommit, append_entry, commit
+from stateroom.session.commit import append_entry, append_or_retry, commit
 from stateroom.session.edit import Edit
 from stateroom.session.environment import SessionTool
 from stateroom.session.episode import Verdict
@@ -225,12 +223,19 @@ class Session(Generic[S]):
         return await self._text(tool, Call(self._open, tool, {}, None, user=user).read()) or ""
 
     async def _text(self, hook: SessionTool, result: Awaitable[Result]) -> str | None:
+        """The text that `reply` or `instructions` gives."""
         try:
-            return hook_text(hook, await result)
+            text = (await result).output
         except Failed as failure:
             if failure.tampered:
                 await self._open.reload_tampered()
-            raise hook_failure(hook, failure) from failure
+            for kind in (ModelFailed, ModelUnavailable):  # of a model that plays the user, and may be back later
+                if isinstance(failure.__cause__, kind):
+                    raise kind(str(failure.__cause__)) from failure
+            raise EnvironmentFailed(f"the environment's {hook.name} failed: {failure}") from failure
+        if not isinstance(text, str | None):
+            raise EnvironmentFailed(f"the environment's {hook.name} must be a text or None, not {text!r:.100}")
+        return text
 
     async def verify(self, response: Any = None, *, row: Mapping[str, Any] = NOTHING, by: str | None = None) -> Verdict:
         """Judge the episode: run the environment's verifier on the state, and record its verdict.
@@ -264,12 +269,8 @@ class Session(Generic[S]):
         edit.check()
 
         async def attempt() -> int:
-            prepared = await self._prepare(edit, cached)
-            try:
-                if prepared is not None:
-                    await cached.append(prepared)
-            except Conflict:
-                raise RetryCommit from None
+            if (prepared := await self._prepare(edit, cached)) is not None:
+                await append_or_retry(cached, prepared)
             return cached.head.revision
 
         async with cached.lock:
@@ -289,9 +290,9 @@ class Session(Generic[S]):
         The state stays as it is. `log(kinds={"record"})` reads what was recorded: a rewind does not undo it. `user` is
         whose it is, if a user is to be named, and `by` the person who records it by hand.
         """
-        told = {} if user is None else {"user": checked_user(user)}
+        whose = {} if user is None else {"user": checked_user(user)}
         try:
-            facts = {"name": checked_name("name", name), "data": to_jsonable_python(data), **told, **person(by)}
+            facts = {"name": checked_name("name", name), "data": to_jsonable_python(data), **whose, **person(by)}
             async with self._open.cached.lock:
                 await self._open.refresh(load_state=False)
                 return await append_entry(self._open.cached, "record", facts)
@@ -366,10 +367,7 @@ class Session(Generic[S]):
             pending = cached.progress.pending
             facts = {**target.facts(), **({"pending": list(pending)} if pending else {}), **person(by)}
             after = replace(before, progress=before.progress.rewound(pending, cached.head.revision + 1))
-            try:
-                await cached.append(cached.prepare("rewind", facts, after=after))
-            except Conflict:
-                raise RetryCommit from None
+            await append_or_retry(cached, cached.prepare("rewind", facts, after=after))
             return target.steps
 
         async with cached.lock:
@@ -562,18 +560,3 @@ class Session(Generic[S]):
             if cached.resources:
                 await cached.resources.stop()
         self._open.cache.drop(self.id)
-
-
-def hook_text(hook: SessionTool, result: Result) -> str | None:
-    """The text that a `reply`, or the like, has given."""
-    if not isinstance(result.output, str | None):
-        raise EnvironmentFailed(f"the environment's {hook.name} must be a text or None, not {result.output!r:.100}")
-    return result.output
-
-
-def hook_failure(hook: SessionTool, failure: Failed) -> StateroomError:
-    """Why there is no such text: a model that plays the user may have failed, and be there again later."""
-    for kind in (ModelFailed, ModelUnavailable):
-        if isinstance(failure.__cause__, kind):
-            return kind(str(failure.__cause__))
-    return EnvironmentFailed(f"the environment's {hook.name} failed: {failure}")

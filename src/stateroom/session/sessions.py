@@ -15,7 +15,6 @@ from stateroom.errors import (
     DefinitionError,
     MissingField,
     SessionError,
-    TimedOut,
     UnknownSession,
 )
 from stateroom.session.cache import OpenSession, SessionCache
@@ -25,14 +24,12 @@ from stateroom.session.document import Start, world_is_gone
 from stateroom.session.environment import SessionEnvironment
 from stateroom.session.history import History
 from stateroom.session.invocation import has_tampered
-from stateroom.session.kinds import AFTER_VERDICT
-from stateroom.session.log import UNSTORABLE, VERDICT, checked_text
+from stateroom.session.log import AFTER_VERDICT, UNSTORABLE, VERDICT, checked_text
 from stateroom.session.parameters import SHARED
 from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader
 from stateroom.session.runtime import Runtime, SessionLimits, new_session_id
 from stateroom.session.session import S, Session
-from stateroom.session.shared import shared_environment
 from stateroom.session.stateless import StatelessSession
 from stateroom.session.world import BEGINNING, first_state
 from stateroom.state import ENDED, DraftContext, State, commit, draft_of
@@ -102,17 +99,14 @@ class Sessions(Generic[S]):
                     self._task(row)  # which names all that are missing
                 raise
             state, start = self._default_state(), None
-        head = self.runtime.new_head(owner, 1, session_id=session_id)
+        head = self.runtime.new_head(owner, session_id=session_id)
         try:
             facts = {"input": row}
-            facts |= {name: told for name, told in (("replaces", replaces), ("lacks", lacks), ("by", by)) if told}
-            cached, entries, snapshot, blobs = new_session(
-                self.runtime.reader, head, state, progress, facts, self.runtime.limits, start
-            )
+            facts |= {name: value for name, value in (("replaces", replaces), ("lacks", lacks), ("by", by)) if value}
+            new = new_session(self.runtime.reader, head, state, progress, facts, self.runtime.limits, start)
         except UNSTORABLE as error:
             raise BadTask(f"the task, or the state that it was seeded with, cannot be stored: {error}") from error
-        await self.store.create(head, entries, snapshot, blobs)
-        return Session(self.cache.add(cached))
+        return Session(self.cache.add(await new.create()))
 
     async def close_unseeded(self, session_id: str) -> None:
         """Close a session before it is seeded: until that has expired, none can be seeded with its id.
@@ -121,14 +115,8 @@ class Sessions(Generic[S]):
         session with this id.
         """
         runtime = self.runtime
-        head = replace(
-            runtime.new_head("", 1, session_id=session_id),
-            environment=shared_environment("unseeded", self.environment.name),
-            closed=True,
-        )
-        reader = Reader(self.store, State)
-        _, entries, snapshot, _ = new_session(reader, head, State(), BEGINNING, {"input": {}}, runtime.limits)
-        await self.store.create(head, entries, snapshot)
+        head = replace(runtime.new_head(session_id=session_id, scope="unseeded"), closed=True)
+        await new_session(Reader(self.store, State), head, State(), BEGINNING, {"input": {}}, runtime.limits).create()
 
     def _plain(self, task: Any) -> Any:
         """A task as JSON data of our own."""
@@ -150,7 +138,7 @@ class Sessions(Generic[S]):
         first, clock = replace(progress, steps=-1), progress.clock()  # the first call has random state of its own
         available = {"task": lambda: task, "rng": first.rng, "clock": lambda: clock, "new_id": first.new_id}
         if self.environment.world_function is None:
-            state, start = await self._seeded_state(available), None
+            state, start = first_state(self.environment, "seed", await self._run_seed(available)), None
         else:
             state, start = await self._seeded_in_world(available)
         return state, replace(progress, offset=clock.advanced), start
@@ -179,14 +167,7 @@ class Sessions(Generic[S]):
 
     async def _run_seed(self, available: dict[str, Callable[[], Any]]) -> Any:
         procedure = self.environment.seed_function
-        arguments = {name: available[name]() for name in procedure.needs}
-        try:
-            return await self.runtime.runner.run(procedure, arguments, self.runtime.limits.timeout)
-        except TimedOut as error:
-            raise TimedOut(f"{self.environment.name}.seed did not finish within {error}") from None
-
-    async def _seeded_state(self, available: dict[str, Callable[[], Any]]) -> State:
-        return first_state(self.environment, "seed", await self._run_seed(available))
+        return await self.runtime.run("seed", procedure, {name: available[name]() for name in procedure.needs})
 
     def _default_state(self) -> State:
         """A state with the defaults of its type; `BadTask` if a field has none."""
@@ -229,19 +210,16 @@ class Sessions(Generic[S]):
         cached = CachedSession(runtime.reader, head, runtime.limits)
         cached.load(await runtime.reader.understood(document), document)
         if document.start is not None:
-            await self._renew_world(session_id, document.start.world)
+            try:
+                await self.cache.worlds.renew(document.start.world)
+            except UnknownSession:  # it is in memory here, and nowhere else
+                raise world_is_gone(session_id, document.start.world) from None
         cached.seeded = await history.seed(head, first)
         if document.last_kind is None or document.last_kind in AFTER_VERDICT:  # it may have its verdict
             judged = await history.find_own_call(session_id, VERDICT)
             cached.verdict_facts = judged.facts if judged else None
         cached.head = await runtime.renewed(cached.head)
         return cached
-
-    async def _renew_world(self, session_id: str, world: str) -> None:
-        try:
-            await self.cache.worlds.renew(world)
-        except UnknownSession:  # it is in memory here, and nowhere else
-            raise world_is_gone(session_id, world) from None
 
     def loaded(self, session_id: str) -> Session[S] | None:
         """The same without waiting, if this process has the session in memory; each use looks for the newest state."""

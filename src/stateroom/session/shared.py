@@ -31,14 +31,12 @@ from stateroom.errors import (
     EnvironmentFailed,
     SessionError,
     StateroomError,
-    StoreError,
     StoreUnavailable,
-    TimedOut,
     UnknownSession,
 )
 from stateroom.lru import LRU
 from stateroom.session.cached_session import CachedSession, new_session
-from stateroom.session.commit import ATTEMPTS, RetryCommit, back_off, commit
+from stateroom.session.commit import ATTEMPTS, append_or_retry, back_off, commit
 from stateroom.session.containment import contained
 from stateroom.session.history import History
 from stateroom.session.log import LogEntry, checked_text, write_body
@@ -109,10 +107,7 @@ class Shared:
                 made = merged
             after = StateAt(made.state, cached.progress.after(0.0))
             cached.prepare("call", facts, made.patch, after)  # `TooLarge` while it can be refused
-            try:
-                await self._commit("intent", facts, made.patch)
-            except Conflict:
-                raise RetryCommit from None
+            await append_or_retry(cached, cached.prepare("intent", facts, made.patch, decided=True))
             self._change = facts, made
             return cached.head.revision
 
@@ -133,7 +128,7 @@ class Shared:
         """Take back the change that was announced: the session has decided against it."""
         assert self._change is not None
         try:
-            await self._commit("dropped", self._change[0])
+            await self._drop(self._change[0])
             self._settled = self.cached.head.revision
         except (StoreUnavailable, SessionError):  # the next one to come here does it
             self.cached.stale = True
@@ -170,7 +165,7 @@ class Shared:
                 if decided:
                     await self._enter(last.facts, last.patch, await self._after(last.patch))
                 else:
-                    await self._commit("dropped", last.facts)
+                    await self._drop(last.facts)
             except (Conflict, DuplicateCall):  # somebody else has followed it up
                 await cached.refresh()
                 return
@@ -221,19 +216,12 @@ class Shared:
     async def _enter(self, facts: dict[str, Any], patch: Patch, state: State) -> None:
         after = StateAt(state, self.cached.progress.after(0.0))
         intent = self.cached.head.revision  # a session that is deleted and seeded again may have the same revisions
-        await self._commit("call", facts, patch, after, f"{facts['session']}/{facts['revision']}/{intent}")
+        call_id = f"{facts['session']}/{facts['revision']}/{intent}"
+        await self.cached.append(self.cached.prepare("call", facts, patch, after, call_id, decided=True))
         self._settled = self.cached.head.revision
 
-    async def _commit(
-        self,
-        kind: str,
-        facts: dict[str, Any],
-        patch: Patch = [],  # noqa: B006 - never changed
-        after: StateAt | None = None,
-        call_id: str | None = None,
-    ) -> None:
-        step = self.cached.prepare(kind, facts, patch, after, call_id, decided=True)
-        await self.cached.append(step)
+    async def _drop(self, facts: dict[str, Any]) -> None:
+        await self.cached.append(self.cached.prepare("dropped", facts, decided=True))
 
 
 class SharedStates:
@@ -272,31 +260,19 @@ class SharedStates:
         """Open a shared state, or make it on its first use."""
         runtime = self._runtime
         try:
-            head = await runtime.store.head(identity)
+            head = await runtime.shared_head(identity)
         except UnknownSession:
-            return await self._make(identity, owner, name, cached)
-        if head.expires <= runtime.now():  # nobody has used it for as long as it was to be kept
-            await runtime.store.sweep(runtime.now())  # not `delete`: another may have made it anew just now
             return await self._make(identity, owner, name, cached)
         found = CachedSession(self._reader(name), head, runtime.shared_limits)
         return Shared(runtime, name, found, settled=0)
 
     async def _make(self, identity: str, owner: str, name: str, cached: CachedSession) -> Shared:
         runtime = self._runtime
-        now = runtime.now()
-        environment, expires = shared_environment(name, runtime.environment.name), now + runtime.limits.shared_ttl
-        head = Head(identity, environment, owner, now, expires, 1, fence=int(now * 1e6))
-        state = await self._seeded(name, cached)
-        made, entries, snapshot, blobs = new_session(
-            self._reader(name), head, state, Progress(0, now), {"input": owner}, runtime.shared_limits
-        )
-        try:
-            await runtime.store.create(head, entries, snapshot, blobs)
-        except StoreUnavailable:
-            raise
-        except StoreError:  # another process was quicker
-            return await self._find(identity, owner, name, cached)
-        return Shared(runtime, name, made, settled=1)
+        head = runtime.new_head(owner, session_id=identity, scope=name, ttl=runtime.limits.shared_ttl)
+        state, progress = await self._seeded(name, cached), Progress(0, head.created)
+        new = new_session(self._reader(name), head, state, progress, {"input": owner}, runtime.shared_limits)
+        made = await new.create_once()
+        return Shared(runtime, name, made, settled=1) if made else await self._find(identity, owner, name, cached)
 
     def _reader(self, name: str) -> Reader:
         return Reader(self._runtime.store, self._runtime.environment.shared_types[name])
@@ -307,9 +283,7 @@ class SharedStates:
         arguments = {"task": runtime.task_of(cached.seeded)} if "task" in procedure.needs else {}
         where = f"{runtime.environment.name}.seed_{name}"
         try:
-            state = await runtime.runner.run(procedure, arguments, runtime.limits.timeout)
-        except TimedOut as error:
-            raise TimedOut(f"{where} did not finish within {error}") from None
+            state = await runtime.run(f"seed_{name}", procedure, arguments)
         except StateroomError:
             raise
         except Exception as error:
@@ -357,8 +331,3 @@ class SharedStates:
 def shared_id(*parts: str) -> str:
     """The id under which a shared state is kept."""
     return ":".join(parts)
-
-
-def shared_environment(name: str, environment: str) -> str:
-    """What stands in a shared state's head as its environment, so that it is no session of one."""
-    return f"{environment}:{name}"

@@ -11,13 +11,13 @@ from stateroom.session.agent import AgentInMemory
 from stateroom.session.cache import OpenSession, SessionCache
 from stateroom.session.environment import SessionTool
 from stateroom.session.episode import Episode, Verdict, no_path, run_verifier
-from stateroom.session.invocation import NOTHING, CallContext, ToolRun, plain_arguments, run_tool
+from stateroom.session.invocation import NOTHING, CallContext, plain_arguments, run_tool
 from stateroom.session.log import LogEntry
 from stateroom.session.progress import Progress
 from stateroom.session.resources import SessionResources
 from stateroom.session.result import Failed, Result, result_of_failure, unknown_tool
 from stateroom.session.runtime import new_session_id
-from stateroom.session.session import Session, hook_failure, hook_text
+from stateroom.session.session import Session
 
 
 class NothingStored(OpenSession):
@@ -73,34 +73,29 @@ class StatelessSession(Session[None]):
             tool = self._open.environment.tools.get(name)
             if tool is None:
                 raise unknown_tool(name, self._open.environment.tools)
-            ran = await self._run(call, tool, tool.bind(given))
+            return await self._result(call, tool, given)
         except (Failed, InvalidArguments) as failure:
             return result_of_failure(failure)
-        if call_id is None and tool.effect != "read":
+
+    async def _result(self, call: CallContext, tool: SessionTool, given: dict[str, Any]) -> Result:
+        arguments, runtime = tool.bind(given), self._open.runtime
+        if tool.procedure.resources:
+            ran = await SessionResources(self._open.cache.resources).run(tool, arguments, call)
+        else:
+            ran = await run_tool(runtime.runner, tool, arguments, call, runtime.limits.timeout)
+        if call.call_id is None and tool.effect != "read":
             self._progress = self._progress.after(ran.advanced)
         return Result(True, ran.output)
 
-    async def _run(self, call: CallContext, tool: SessionTool, arguments: dict[str, Any]) -> ToolRun:
-        if tool.procedure.resources:
-            return await SessionResources(self._open.cache.resources).run(tool, arguments, call)
-        runtime = self._open.runtime
-        return await run_tool(runtime.runner, tool, arguments, call, runtime.limits.timeout)
-
     async def reply(self, message: str, *, call_id: str, by: str | None = None) -> str | None:
-        return await self._hear(self._open.environment.reply_tool, {"message": message}, call_id)
-
-    async def instructions(self) -> str:
-        return await self._hear(self._open.environment.instructions_tool, {}, None) or ""
-
-    async def _hear(self, hook: SessionTool | None, given: dict[str, Any], call_id: str | None) -> str | None:
-        """The text that a hook of the environment's gives, if there is one."""
+        hook = self._open.environment.reply_tool
         if hook is None:
             return None
-        try:
-            ran = await self._run(self._context(call_id), hook, hook.bind(given))
-        except Failed as failure:
-            raise hook_failure(hook, failure) from failure
-        return hook_text(hook, Result(True, ran.output))
+        return await self._text(hook, self._result(self._context(call_id), hook, {"message": message}))
+
+    async def instructions(self) -> str:
+        hook = self._open.environment.instructions_tool
+        return "" if hook is None else await self._text(hook, self._result(self._context(), hook, {})) or ""
 
     async def verify(self, response: Any = None, *, row: Mapping[str, Any] = NOTHING, by: str | None = None) -> Verdict:
         runtime, procedure = self._open.runtime, self._open.environment.verify_function

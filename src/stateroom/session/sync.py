@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import wraps
 from html import escape
 from threading import Thread
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from stateroom.session.agent import SessionAgent
@@ -73,9 +72,7 @@ class BackgroundLoop:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -109,15 +106,15 @@ class Blocking:
         return dir(self._original)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._original, name)
-        return self._method(found) if inspect.ismethod(found) else self._wrapped(found)
+        member = getattr(self._original, name)
+        return self._method(member) if inspect.ismethod(member) else self._wrapped(member)
 
     def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
         async def result(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            found = method(*args, **kwargs)
-            if inspect.isawaitable(found):
-                return await found
-            return [each async for each in found] if isinstance(found, AsyncIterator) else found
+            returned = method(*args, **kwargs)
+            if inspect.isawaitable(returned):
+                return await returned
+            return [item async for item in returned] if isinstance(returned, AsyncIterator) else returned
 
         @wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -125,22 +122,20 @@ class Blocking:
 
         return call
 
-    def _wrapped(self, found: Any) -> Any:
-        if isinstance(found, ORIGINALS):
-            return Blocking(found, self._loop)
-        if isinstance(found, list):
-            is_log = found and isinstance(found[0], LogEntry)
-            return LogEntries(found) if is_log else [self._wrapped(each) for each in found]
-        return found
+    def _wrapped(self, value: Any) -> Any:
+        if isinstance(value, ORIGINALS):
+            return Blocking(value, self._loop)
+        if isinstance(value, list):
+            is_log = value and isinstance(value[0], LogEntry)
+            return LogEntries(value) if is_log else [self._wrapped(item) for item in value]
+        return value
 
     def __enter__(self) -> Self:
         self._loop.run(self._original.__aenter__())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._loop.run(self._original.__aexit__(kind, error, trace))
+    def __exit__(self, *raised: object) -> None:
+        self._loop.run(self._original.__aexit__(*raised))
 
 
 ORIGINALS = (Session, StatelessSession, Sessions, SessionAgent, Lease)

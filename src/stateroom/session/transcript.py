@@ -13,9 +13,8 @@ from pydantic_core import to_jsonable_python
 
 from stateroom.errors import UnknownRevision
 from stateroom.session.history import History
-from stateroom.session.kinds import PATCHED
 from stateroom.session.lifecycle import Item, text_of
-from stateroom.session.log import LogEntry
+from stateroom.session.log import PATCHED, LogEntry
 from stateroom.session.recorded_call import parsed
 from stateroom.state import WIDTH, ChangeData, brief, describe, differences, to_json
 from stateroom.store import Head, SessionInfo, Status, Store

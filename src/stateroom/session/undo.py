@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from stateroom.errors import InvalidArguments
 from stateroom.session.history import History
-from stateroom.session.kinds import PATCHED
-from stateroom.session.log import LogEntry
+from stateroom.session.log import PATCHED, LogEntry
 from stateroom.store import Head
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,21 +27,20 @@ from stateroom.session.log import UNSTORABLE, VERDICT, person, read_entry, task_
 from stateroom.session.recorded_call import same
 
 
+@dataclass(frozen=True)
 class Verification:
     """One request for a session's verdict, by a response, a task row and a person, as far as these are given."""
 
-    def __init__(self, opened: OpenSession, response: Any, row: Mapping[str, Any], by: str | None) -> None:
-        self._open = opened
-        self._cached = opened.cached
-        self._response = response
-        self._row = row
-        self._by = by
+    session: OpenSession
+    response: Any
+    row: Mapping[str, Any]
+    by: str | None
 
     async def attempt(self) -> Verdict:
         """The verdict that there is, or one on the state as it is now; `RetryCommit` if that was changed meanwhile."""
-        cached, response = self._cached, self._response
+        cached, response = self.session.cached, self.response
         if response is None:
-            response = await SessionAgent(self._open).response()
+            response = await SessionAgent(self.session).response()
         added = self._added_fields()
         if cached.verdict_facts is not None:
             if cached.verdict_facts.get("response", digest(response)) != digest(response):
@@ -50,7 +50,7 @@ class Verification:
             raise SessionClosed(cached.head.id)
         verdict, facts = await self._judge(response, added)
         try:
-            await cached.append(cached.prepare("verdict", {**facts, **person(self._by)}, call_id=VERDICT))
+            await cached.append(cached.prepare("verdict", {**facts, **person(self.by)}, call_id=VERDICT))
         except (Conflict, DuplicateCall):
             raise RetryCommit from None  # what was judged is no longer what is there
         except UNSTORABLE as error:
@@ -59,13 +59,13 @@ class Verification:
 
     def _added_fields(self) -> dict[str, Any]:
         """The fields of the given row that the seeded one lacks; `Contradiction` if another one contradicts it."""
-        if not self._row:
+        if not self.row:
             return {}
-        cached, row = self._cached, self._row
+        cached, row = self.session.cached, self.row
         seed = read_entry(cached.seeded)
         known = task_row(seed, cached.verdict_facts)
         added = {name: row[name] for name in seed.facts.get("lacks", ()) if name in row and name not in known}
-        task = self._open.task()
+        task = self.session.task()
         for name, value in row.items():
             if name in added or (name in known and same(known[name], value)):
                 continue
@@ -75,10 +75,9 @@ class Verification:
                 message = "should be JSON that is not nested too deeply"
                 raise InvalidArguments(f"{name}: {message}", {name: message}) from error
             if not same(typed, value):
-                told = (
+                raise Contradiction(
                     f"{name}: the session was seeded with another value; verify it with the row that it was seeded with"
                 )
-                raise Contradiction(told)
         return added
 
     async def _judge(self, response: Any, added: dict[str, Any]) -> tuple[Verdict, dict[str, Any]]:
@@ -86,7 +85,7 @@ class Verification:
 
         `added` are fields of the task that the seeded row lacks.
         """
-        cached, runtime, procedure = self._cached, self._open.runtime, self._open.environment.verify_function
+        cached, runtime, procedure = self.session.cached, self.session.runtime, self.session.environment.verify_function
         session, revision = cached.head.id, cached.head.revision
         facts: dict[str, Any] = {"row": added} if added else {}
 
@@ -94,9 +93,9 @@ class Verification:
             return runtime.environment.parse_task(task_row(read_entry(cached.seeded), facts))
 
         episode = Episode(task(), response, partial(self._rehearsal, task))
-        views = await self._open.views(procedure.shared)
+        views = await self.session.views(procedure.shared)
         path = partial(load_path, cached.reader, session, revision, runtime.environment.tools, response)
-        lend = self._open.resources().lend_to_judge if procedure.resources else None
+        lend = self.session.resources().lend_to_judge if procedure.resources else None
         shared = {name: view.state for name, view in views.items()}
         call = CallContext(cached.state, cached.progress, session, revision, task, None, shared=shared)
         verdict = await run_verifier(runtime.runner, procedure, call, episode, runtime.limits.timeout, path, lend)
@@ -108,7 +107,7 @@ class Verification:
         return verdict, facts
 
     def _rehearsal(self, task: Callable[[], Any]) -> Rehearsal:
-        runtime, cached = self._open.runtime, self._cached
+        runtime, cached = self.session.runtime, self.session.cached
         return Rehearsal(
             runtime.environment,
             runtime.runner,
@@ -116,5 +115,5 @@ class Verification:
             cached.head.id,
             task,
             partial(cached.at, 1),
-            self._open.reload_tampered,
+            self.session.reload_tampered,
         )

@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from stateroom.errors import DefinitionError, StoreError, StoreUnavailable, TimedOut, UnknownSession
+from stateroom.errors import DefinitionError, UnknownSession
 from stateroom.session.cached_session import new_session
 from stateroom.session.containment import contained
 from stateroom.session.document import write_document
 from stateroom.session.environment import SessionEnvironment
 from stateroom.session.progress import Progress
 from stateroom.session.runtime import Runtime
-from stateroom.session.shared import shared_environment, shared_id
+from stateroom.session.shared import shared_id
 from stateroom.state import References, State, digest_of, shape_of
-from stateroom.store import Head
 
 BEGINNING = Progress(0, 0.0)
 """The progress of every world, so that the id of a world follows from its state alone."""
@@ -65,14 +64,10 @@ class Worlds:
 
     async def renew(self, world: str) -> None:
         """Let a world go on living, for as long as sessions that start from it may; `UnknownSession` if it is gone."""
-        runtime, store = self._runtime, self._runtime.store
-        now = runtime.now()
-        head = await store.head(world)
-        if head.expires <= now:
-            await store.sweep(now)  # not `delete`: another may have made it anew just now
-            raise UnknownSession(world)
+        runtime = self._runtime
+        head, now = await runtime.shared_head(world), runtime.now()
         if head.expires < now + runtime.limits.ttl + KEPT / 2:
-            await store.touch(world, now=now, expires=self._expiry(now))
+            await runtime.store.touch(world, now=now, expires=now + runtime.limits.ttl + KEPT)
 
     def forget(self) -> None:
         """Drop the cached world: it is made again when it is needed."""
@@ -82,11 +77,7 @@ class Worlds:
         runtime = self._runtime
         environment = runtime.environment
         assert environment.world_function is not None
-        try:
-            state = await runtime.runner.run(environment.world_function, {}, runtime.limits.timeout)
-        except TimedOut as error:
-            raise TimedOut(f"{environment.name}.world did not finish within {error}") from None
-        copy = first_state(environment, "world", state)
+        copy = first_state(environment, "world", await runtime.run("world", environment.world_function, {}))
         references = References(runtime.store.large)
         body = write_document(copy, BEGINNING, references)
         identity = shared_id("world", environment.name, digest_of(body))
@@ -102,22 +93,10 @@ class Worlds:
 
     async def _store(self, world: World) -> None:
         runtime = self._runtime
-        now, environment = runtime.now(), runtime.environment.name
-        head = Head(
-            world.id, shared_environment("world", environment), "", now, self._expiry(now), 1, fence=int(now * 1e6)
-        )
-        _, entries, snapshot, blobs = new_session(
-            runtime.reader, head, world.state, BEGINNING, {"input": {}}, runtime.shared_limits
-        )
-        try:
-            await runtime.store.create(head, entries, snapshot, blobs)
-        except StoreUnavailable:
-            raise
-        except StoreError:  # another process was quicker
-            await runtime.store.head(world.id)
-
-    def _expiry(self, now: float) -> float:
-        return now + self._runtime.limits.ttl + KEPT
+        head = runtime.new_head(session_id=world.id, scope="world", ttl=runtime.limits.ttl + KEPT)
+        new = new_session(runtime.reader, head, world.state, BEGINNING, {"input": {}}, runtime.shared_limits)
+        if await new.create_once() is None:
+            await runtime.store.head(world.id)  # which raises if it has gone again
 
 
 def first_state(environment: SessionEnvironment, hook: str, state: Any) -> State:
@@ -135,8 +114,8 @@ def first_state(environment: SessionEnvironment, hook: str, state: Any) -> State
         if lacking := [
             name for name, field in wanted.model_fields.items() if field.is_required() and name not in fields
         ]:
-            told = f"{environment.name}.{hook} returns a {given.__name__}, which has no {', '.join(lacking)}"
-            raise DefinitionError(f"{told}; write a {hook} that returns a {wanted.__name__}, or give a default")
+            missing = f"{environment.name}.{hook} returns a {given.__name__}, which has no {', '.join(lacking)}"
+            raise DefinitionError(f"{missing}; write a {hook} that returns a {wanted.__name__}, or give a default")
         state = wanted.model_construct(**fields)
     with contained:
         copy: State = shape_of(wanted).validate_copy(state, ())

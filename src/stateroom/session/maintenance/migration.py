@@ -21,8 +21,7 @@ from stateroom.session.environment import SessionEnvironment
 from stateroom.session.log import VERDICT
 from stateroom.session.maintenance.heads import each_session
 from stateroom.session.reader import Reader
-from stateroom.session.runtime import SessionLimits
-from stateroom.session.shared import shared_environment
+from stateroom.session.runtime import SessionLimits, shared_environment
 from stateroom.state import State
 from stateroom.store import Head, Store
 
