@@ -16,7 +16,7 @@ from typing_extensions import TypeAliasType
 
 from stateroom import Environment, Episode, State, Task, ToolError, tool
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
-from stateroom.server import docs, routes
+from stateroom.server import openapi, routes
 
 Document = dict[str, Any]
 
@@ -319,7 +319,7 @@ class TestPage:
         assert (await served.get(f"/docs/{name}"))[0] == 404
 
     async def test_says_what_to_install(self, serve: Any, monkeypatch: Any) -> None:
-        monkeypatch.setattr(docs, "PACKAGE", "nothing_of_this_name")
+        monkeypatch.setattr(openapi, "SWAGGER_PACKAGE", "nothing_of_this_name")
         served = await serve()
         status, body = await served.get("/docs")
         assert (status, body["error"]["code"]) == (501, "not_installed")

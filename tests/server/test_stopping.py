@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from stateroom.server.asgi import SEND_WHOLE
-from stateroom.server.response import HTTPResponse
+from stateroom.server.http import HTTPResponse
 from tests.patience import PATIENCE
 from tests.server.conftest import listening
 

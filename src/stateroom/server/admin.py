@@ -14,8 +14,8 @@ from pydantic import Field
 from stateroom.errors import UnknownSession
 from stateroom.server import api
 from stateroom.server.admin_actions import AdminActions
+from stateroom.server.http import HTTPRequest
 from stateroom.server.operation import Operation, get
-from stateroom.server.request import HTTPRequest
 from stateroom.server.services import Services
 from stateroom.server.stream import FollowedSessions, NewestSessions, Positions, SessionStream
 from stateroom.session import VERDICT, ForkPoint, History, LogPage, SessionSummary, read_page

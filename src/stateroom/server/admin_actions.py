@@ -13,10 +13,11 @@ from stateroom.errors import InvalidArguments, InvalidState, format_path
 from stateroom.rollout import example_file, read_tasks
 from stateroom.server import api
 from stateroom.server.environment import ServedEnvironment
+from stateroom.server.http import wrong_field
 from stateroom.server.operation import SLOW, Operation, delete, get, post
-from stateroom.server.request import checked_response, wrong_field
 from stateroom.server.schemas import Schema, form_schema, with_tasks
 from stateroom.server.services import Services
+from stateroom.server.wire import checked_response
 from stateroom.session import Checkpoint, Edit, Pending, Session, SessionSummary, Verdict
 from stateroom.state import EditChange
 

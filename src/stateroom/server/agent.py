@@ -45,11 +45,10 @@ from stateroom.rollout import (
 )
 from stateroom.server.asgi import ROLLOUT
 from stateroom.server.environment import ServedEnvironment
+from stateroom.server.http import HTTPRequest, HTTPResponse, json_response, wrong_field
 from stateroom.server.model import responses
 from stateroom.server.model.request import ModelRequest, ModelResponse
 from stateroom.server.operation import SLOW, Operation, post
-from stateroom.server.request import HTTPRequest, wrong_field
-from stateroom.server.response import HTTPResponse, json_response
 from stateroom.server.services import Services
 from stateroom.server.wire import CallHeaders, ResponseObject, ResponsesBody, RunReply
 from stateroom.session import AgentInMemory, Session, new_session_id

@@ -14,8 +14,8 @@ from stateroom.environment import RESERVED, Environment
 from stateroom.errors import DefinitionError
 from stateroom.server.agent import EnvironmentModels, agents_of
 from stateroom.server.asgi import ROLLOUT, AccessLog, ASGIApplication
+from stateroom.server.http import HTTPResponse, error_response, response_to
 from stateroom.server.options import ApplicationOptions
-from stateroom.server.response import HTTPResponse, error_response, response_to
 from stateroom.server.routes import Extension, Routes
 from stateroom.server.services import Services
 from stateroom.server.threads import ThreadsAPI

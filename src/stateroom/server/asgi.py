@@ -18,9 +18,19 @@ from urllib.parse import quote
 
 from stateroom.errors import Busy, StateroomError
 from stateroom.server.access import AllowedHosts
+from stateroom.server.http import (
+    ASGIApp,
+    Disconnected,
+    Endpoint,
+    HTTPRequest,
+    HTTPResponse,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    send_response,
+)
 from stateroom.server.options import Limits
-from stateroom.server.request import ASGIApp, Disconnected, HTTPRequest, Message, Receive, Scope, Send
-from stateroom.server.response import Endpoint, HTTPResponse, send_response
 from stateroom.server.tokens import SessionCookies
 from stateroom.state import to_json
 

@@ -22,30 +22,24 @@ from stateroom.errors import (
     Unauthorized,
     UnknownSession,
 )
-from stateroom.server.keys import Keys
-from stateroom.server.metrics import Metrics
-from stateroom.server.operation import ACTING, SLOW, Operation, get, post
-from stateroom.server.request import (
-    LONGEST_NAME,
-    HTTPRequest,
-    checked_session_name,
-    is_typed_seed,
-    name_and_row,
-    seed_and_start,
-    wrong_field,
-)
-from stateroom.server.response import (
+from stateroom.server.access import Keys
+from stateroom.server.http import (
     STATUS_OF_RESULT,
     Endpoint,
+    HTTPRequest,
     HTTPResponse,
     ProbeReply,
     error_response,
     json_response,
+    wrong_field,
 )
+from stateroom.server.metrics import Metrics
+from stateroom.server.operation import ACTING, SLOW, Operation, get, post
 from stateroom.server.schemas import return_type, task_of
 from stateroom.server.sweep import SessionCount
 from stateroom.server.tokens import TOKEN_HEADER, SessionCookies, Signer, VerifiedToken
 from stateroom.server.wire import (
+    LONGEST_NAME,
     AgentMessage,
     CallHeaders,
     CloseBody,
@@ -59,6 +53,10 @@ from stateroom.server.wire import (
     SeedHeaders,
     SeedReply,
     UserReply,
+    checked_session_name,
+    is_typed_seed,
+    name_and_row,
+    seed_and_start,
 )
 from stateroom.session import History, Progress, Session, Sessions, checked_name, new_session_id, read_entry
 from stateroom.state import deep_equal, to_json

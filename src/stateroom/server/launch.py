@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stateroom.environment import Environment, make_environment
 from stateroom.errors import InvalidOption
 from stateroom.options import common_options
-from stateroom.server.access import hosts_at, is_loopback
-from stateroom.server.keys import read_keys
+from stateroom.server.access import hosts_at, is_loopback, read_keys
 from stateroom.server.options import ApplicationOptions, ServeOptions
 from stateroom.server.process import ApplicationFactory, bind, run
 from stateroom.server.routes import Extension

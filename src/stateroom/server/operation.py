@@ -23,8 +23,7 @@ from starlette.routing import Route
 
 from stateroom.server.api import Nothing, parse
 from stateroom.server.asgi import REQUEST
-from stateroom.server.request import HTTPRequest
-from stateroom.server.response import HTTPResponse
+from stateroom.server.http import HTTPRequest, HTTPResponse
 from stateroom.state import to_json
 
 ALWAYS = (500, 503)

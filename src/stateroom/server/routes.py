@@ -21,14 +21,22 @@ from stateroom.server.access import check_admin
 from stateroom.server.admin import AdminAPI
 from stateroom.server.agent import AgentAPI
 from stateroom.server.asgi import REQUEST
-from stateroom.server.docs import Docs
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.gymnasium import Gymnasium
-from stateroom.server.openapi import document
+from stateroom.server.http import (
+    ASGIApp,
+    Endpoint,
+    HTTPRequest,
+    ProbeReply,
+    Receive,
+    Scope,
+    Send,
+    error_response,
+    response_to,
+)
+from stateroom.server.openapi import Docs, document
 from stateroom.server.operation import FOR_OPERATOR, Operation, allowed_methods, get, routes_of, starlette_response
 from stateroom.server.options import ApplicationOptions
-from stateroom.server.request import ASGIApp, HTTPRequest, Receive, Scope, Send
-from stateroom.server.response import Endpoint, ProbeReply, error_response, response_to
 from stateroom.server.services import Services
 from stateroom.server.threads import ThreadsAPI
 from stateroom.server.verification import Verification

@@ -16,8 +16,7 @@ from sse_starlette import ServerSentEvent
 
 from stateroom.errors import InvalidArguments, StateroomError, StoreUnavailable, UnknownSession
 from stateroom.server import api
-from stateroom.server.request import wrong_field
-from stateroom.server.response import response_to
+from stateroom.server.http import response_to, wrong_field
 from stateroom.server.services import Services
 from stateroom.session import EntryData, SessionSummary, Transcript, entry_data, read_page
 from stateroom.state import to_json

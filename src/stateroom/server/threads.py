@@ -22,9 +22,8 @@ from stateroom.server import api
 from stateroom.server.access import check_admin
 from stateroom.server.agent import EnvironmentModels, agent_for
 from stateroom.server.environment import ServedEnvironment
+from stateroom.server.http import HTTPRequest, bearer_token, response_to, wrong_field
 from stateroom.server.operation import ACTING, FOR_OPERATOR, SLOW, Operation, delete, get, post
-from stateroom.server.request import HTTPRequest, bearer_token, wrong_field
-from stateroom.server.response import response_to
 from stateroom.server.schemas import with_environments, with_tasks
 from stateroom.server.services import Services
 from stateroom.server.tokens import Signer

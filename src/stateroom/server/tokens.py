@@ -17,7 +17,7 @@ from secrets import token_urlsafe
 from typing import NamedTuple
 
 from stateroom.errors import CannotWrite, DefinitionError, Unauthorized
-from stateroom.server.request import HTTPRequest
+from stateroom.server.http import HTTPRequest
 
 DAY = 24 * 3600.0
 

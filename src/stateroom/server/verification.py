@@ -9,10 +9,16 @@ from typing import Any
 from stateroom.errors import Unauthorized
 from stateroom.rollout import EpisodeMetrics, aggregate, numbers, reads_only_the_response, verdict_fields
 from stateroom.server.environment import NO_TOKEN, ServedEnvironment
+from stateroom.server.http import HTTPRequest, HTTPResponse, json_response, wrong_field
 from stateroom.server.operation import Operation, get, post
-from stateroom.server.request import HTTPRequest, checked_response, task_fields, wrong_field
-from stateroom.server.response import HTTPResponse, json_response
-from stateroom.server.wire import ReverifyMode, VerifiedEpisodes, VerifyFields, VerifyReply
+from stateroom.server.wire import (
+    ReverifyMode,
+    VerifiedEpisodes,
+    VerifyFields,
+    VerifyReply,
+    checked_response,
+    task_fields,
+)
 from stateroom.session import Progress, Verdict, new_session_id
 from stateroom.state import to_json
 

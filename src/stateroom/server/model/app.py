@@ -20,6 +20,18 @@ from starlette.routing import Router
 from stateroom import errors
 from stateroom.model import Answer, ModelSource, Request as ToModel, answer_of
 from stateroom.server.asgi import ASGIApplication
+from stateroom.server.http import (
+    RETRY_AFTER,
+    Endpoint,
+    HTTPRequest,
+    HTTPResponse,
+    ProbeReply,
+    Receive,
+    Scope,
+    Send,
+    json_response,
+    wrong_field,
+)
 from stateroom.server.model import chat, responses
 from stateroom.server.model.conversations import (
     PATH as CONVERSATIONS,
@@ -31,8 +43,6 @@ from stateroom.server.model.request import ModelRequest, ModelResponse
 from stateroom.server.operation import allowed_methods, get, post, routes_of, starlette_response
 from stateroom.server.options import Limits
 from stateroom.server.process import Server, configured, log_to_stderr
-from stateroom.server.request import HTTPRequest, Receive, Scope, Send, wrong_field
-from stateroom.server.response import RETRY_AFTER, Endpoint, HTTPResponse, ProbeReply, json_response
 from stateroom.server.sweep import SessionCount, Sweeper
 from stateroom.session import WEEK, Sessions
 from stateroom.state import to_json
