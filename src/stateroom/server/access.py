@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from starlette.exceptions import HTTPException
-
 from stateroom.errors import DefinitionError, Forbidden, NotFound, RateLimited, UnknownKey
-from stateroom.server.http import HTTPRequest, bearer_token
+from stateroom.server.http import HTTPRequest, NotOperator, bearer_token
 from stateroom.server.options import ApplicationOptions, Key
 from stateroom.server.tokens import COOKIE, TOKEN_HEADER, api_key_of
 
@@ -145,7 +143,7 @@ def check_operator(request: HTTPRequest, token: str | None, api: str) -> None:
     elif given is None or not compare_digest(given, token.encode()):
         problem = "there is no bearer token" if given is None else f"this is not the {api} token"
         message = f"{problem}: send the {api} token as Authorization: Bearer TOKEN"
-        raise HTTPException(401, message, {"www-authenticate": f'Bearer realm="stateroom {api}"'})
+        raise NotOperator(message, api)
 
 
 def _has_session(request: HTTPRequest) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
@@ -44,7 +44,7 @@ from stateroom.rollout import (
     run_episode,
 )
 from stateroom.server.asgi import ROLLOUT
-from stateroom.server.environment import ServedEnvironment
+from stateroom.server.environment import ServedEnvironment, guard_user_code
 from stateroom.server.http import HTTPRequest, HTTPResponse, json_response, wrong_field
 from stateroom.server.model import responses
 from stateroom.server.model.request import ModelRequest, ModelResponse
@@ -216,11 +216,9 @@ class AgentAPI:
 
         async def new() -> Session[Any]:
             served.keys.admit_session(request)
-            with nullcontext() if served.stateless else await served.count.admit():
+            async with served.creating():
                 work = served.sessions.seed(row, seed=seed, began=EPOCH, session_id=ids[0])
-                session: Session[Any] = await served.guard_user_code("seed", work)
-            served.metrics.created(served.name)
-            return session
+                return await guard_user_code("seed", work)
 
         if name is None or served.stateless:
             return await new()

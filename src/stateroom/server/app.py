@@ -64,7 +64,7 @@ class Application(ASGIApplication):
         self._routes = Routes(self.services, threads, agents, self.extensions)
         for mcp in self._routes.mcp:
             await mcp.start(resources)
-        self.router, self.endpoints = self._routes.app, self._routes.direct
+        self.router, self.endpoints = self.with_errors(self._routes.app), self._routes.direct
         route_of = self._routes.template_of
         posted = {path: route_of("POST", path) for path in self.endpoints}
         self.count_request = self.services.metrics.requests(posted, route_of)
@@ -76,9 +76,8 @@ class Application(ASGIApplication):
     def response_to(self, error: Exception, what: str) -> HTTPResponse:
         return response_to(error, what)
 
-    def head_too_large(self) -> HTTPResponse:
-        message = f"the path and headers are larger than {self.limits.max_head:,} bytes"
-        return error_response(431, "head_too_large", message)
+    def error_response(self, status: int, code: str, message: str) -> HTTPResponse:
+        return error_response(status, code, message)
 
     def place_of(self, method: str, path: str) -> tuple[str | None, str | None]:
         """The route that answers a request, and its environment; for traces and the access log."""

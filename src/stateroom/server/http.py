@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, M
 from typing import Any, Literal, TypeVar
 
 import msgspec
+from starlette.responses import Response
 
-from stateroom.errors import InvalidArguments, RateLimited, StateroomError, TooLarge, UnknownKey
+from stateroom.errors import InvalidArguments, RateLimited, StateroomError, TooLarge, Unauthorized, UnknownKey
 from stateroom.session import Code
 from stateroom.state import to_json
 
@@ -58,6 +59,14 @@ class Disconnected(Exception):
 
 class BadJSON(InvalidArguments, status=400, code="invalid_json"):
     """The body is not JSON."""
+
+
+class NotOperator(Unauthorized):
+    """A request to an API for operators came without its bearer token, or with another one."""
+
+    def __init__(self, message: str, api: str) -> None:
+        super().__init__(message)
+        self.api = api
 
 
 class HTTPRequest:
@@ -234,6 +243,13 @@ async def send_response(send: Send, response: HTTPResponse, cookies: Iterable[by
     await send({"type": "http.response.body", "body": response.body})
 
 
+def starlette_response(response: HTTPResponse) -> Response:
+    """The same response for Starlette."""
+    made = Response(response.body, response.status)
+    made.raw_headers += [(b"content-type", response.content_type), *response.headers]
+    return made
+
+
 def json_response(value: Any) -> HTTPResponse:
     """A value as JSON, with status 200."""
     return HTTPResponse(200, to_json(value))
@@ -266,4 +282,7 @@ def error_response(
 def _headers_for(error: Exception) -> tuple[tuple[bytes, bytes], ...]:
     if isinstance(error, RateLimited):
         return ((b"retry-after", b"%d" % error.seconds),)
-    return ((b"www-authenticate", b'Bearer realm="stateroom"'),) if isinstance(error, UnknownKey) else ()
+    if isinstance(error, UnknownKey | NotOperator):
+        realm = f"stateroom {error.api}" if isinstance(error, NotOperator) else "stateroom"
+        return ((b"www-authenticate", f'Bearer realm="{realm}"'.encode()),)
+    return ()

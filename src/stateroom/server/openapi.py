@@ -16,8 +16,8 @@ from starlette.staticfiles import StaticFiles
 
 from stateroom.errors import ERRORS, NotFound, StateroomError
 from stateroom.server.environment import ServedEnvironment
-from stateroom.server.http import STATUS_OF_RESULT, BadJSON, ErrorBody, HTTPRequest, error_response
-from stateroom.server.operation import Operation, starlette_response
+from stateroom.server.http import STATUS_OF_RESULT, BadJSON, ErrorBody, HTTPRequest, error_response, starlette_response
+from stateroom.server.operation import Operation
 from stateroom.server.schemas import PLACE, Schema, Schemas, UntitledFields, parts_of
 from stateroom.version import __version__
 

@@ -8,8 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import unquote
 
-from starlette.exceptions import HTTPException
-from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
@@ -24,7 +22,6 @@ from stateroom.server.asgi import REQUEST
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.gymnasium import Gymnasium
 from stateroom.server.http import (
-    ASGIApp,
     Endpoint,
     HTTPRequest,
     ProbeReply,
@@ -32,10 +29,10 @@ from stateroom.server.http import (
     Scope,
     Send,
     error_response,
-    response_to,
+    starlette_response,
 )
 from stateroom.server.openapi import Docs, document
-from stateroom.server.operation import FOR_OPERATOR, Operation, allowed_methods, get, routes_of, starlette_response
+from stateroom.server.operation import FOR_OPERATOR, Operation, get, routes_of
 from stateroom.server.options import ApplicationOptions
 from stateroom.server.services import Services
 from stateroom.server.threads import ThreadsAPI
@@ -129,8 +126,7 @@ class Routes:
             self._prefixes[path] = None, f"it begins at {path}/"
             routes += [Route(path, _to_folder), Mount(path, app)]
             self.operations += app.operations()
-        router = Router(routes, redirect_slashes=False, default=self._unknown)
-        self.app: ASGIApp = ExceptionMiddleware(router, handlers={HTTPException: _on_error, Exception: _on_error})
+        self.app = Router(routes, redirect_slashes=False, default=self._unknown)
 
     def _server_operations(self, docs: Docs) -> list[Operation]:
         operations = [
@@ -241,22 +237,6 @@ async def _ok(request: HTTPRequest) -> ProbeReply:
 
 async def _to_folder(request: Request) -> Response:
     return RedirectResponse(f"{request.url.path}/")
-
-
-async def _on_error(request: Request, error: Exception) -> Response:
-    """The response to a request that failed."""
-    path = unquote(request.scope["path"])
-    if not isinstance(error, HTTPException):
-        return starlette_response(response_to(error, f"{request.method} {path}"))
-    if error.status_code != 405:
-        response = starlette_response(error_response(error.status_code, "unauthorized", error.detail))
-        response.headers.update(error.headers or {})
-        return response
-    methods = allowed_methods(error)
-    message = f"{path} answers {' and '.join(methods)} only"
-    response = starlette_response(error_response(405, "method_not_allowed", message))
-    response.headers["allow"] = ", ".join(methods)
-    return response
 
 
 class _AdminOnly:

@@ -228,11 +228,10 @@ class ThreadsAPI:
         """
         served = self._served(body.environment)
         self.services.keys.admit_session(request)
-        with await served.count.admit():
+        async with served.creating():
             made = await Threads(served.sessions).create(
                 body.user, metadata=body.metadata, instructions=body.instructions, task=body.task
             )
-        served.metrics.created(served.name)
         return self._reply(made, request)
 
     async def list_threads(self, request: HTTPRequest, query: ThreadList) -> ThreadPageReply:
@@ -290,9 +289,8 @@ class ThreadsAPI:
     async def fork(self, request: HTTPRequest, caller: Caller, body: ThreadFork) -> ThreadReply:
         """A new thread that continues this one, from its end or from a revision."""
         self.services.keys.admit_session(request)
-        with await caller.served.count.admit():
+        async with caller.served.creating():
             made = await caller.threads.fork(caller.thread, body.at)
-        caller.served.metrics.created(caller.served.name)
         return self._reply(made, request)
 
     async def cancel(self, caller: Caller, body: ThreadCancel) -> api.AgentReply:

@@ -128,7 +128,7 @@ class Conversations:
 
     async def create(self, body: NewConversation) -> Reply:
         items = responses.checked_items(body.items or (), "items")
-        with await self.count.admit():
+        async with self.count.admit():
             thread = await self.threads.create(metadata=body.metadata or {})
         session = await self.sessions.open(thread.id)
         if items:
