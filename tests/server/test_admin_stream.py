@@ -113,27 +113,6 @@ async def test_a_growing_log_is_followed_to_its_end(serve: Any, connect: Any, st
         assert await stream.end() == {"status": "closed"}
 
 
-async def test_many_follow_one_log_and_miss_nothing(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    session = await seed(served)
-
-    async def revisions() -> list[int]:
-        async with follow(served, session.id) as stream:
-            found: list[Any] = []
-            while len(found) < 42:
-                found.append((await stream.entry())["revision"])
-            assert await stream.end() == {"status": "closed"}
-            return found
-
-    followers = [asyncio.create_task(revisions()) for _ in range(5)]
-    for _ in range(40):
-        await session.call("increment_counter", {"count": 1})
-        await asyncio.sleep(0)
-    await session.close()
-    for follower in followers:
-        assert await follower == list(range(1, 43))
-
-
 async def test_followers_share_what_is_read_for_them(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     served = await serve()
     session = await seed(served)

@@ -245,26 +245,6 @@ async def test_an_episode_without_an_id_ends_with_its_client(serve: Any, waits: 
 # Many, and for long.
 
 
-async def test_256_episodes_at_once(serve: Any, store_url: str, waits: type[Waits]) -> None:
-    served = await serve(store=store_url, agent=WAITS)
-    tasks = [{**ROW, "initial_count": n, "expected_count": n + 6, "_ng_rollout_index": n} for n in range(256)]
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
-
-        async def send(row: dict[str, Any]) -> Any:
-            async with client.post(f"{served.url}/run", json=row) as reply:
-                return await reply.json()
-
-        running = [asyncio.create_task(send(row)) for row in tasks]
-        for _ in tasks:
-            await asyncio.wait_for(waits.arrived.acquire(), PATIENCE)
-        assert served.app.in_flight == 256
-        assert (await served.post("/seed_session", ROW))[0] == 200  # others are served meanwhile
-        waits.gate.set()
-        replies = await asyncio.gather(*running)
-    assert [reply["reward"] for reply in replies] == [1.0] * 256
-    assert [reply["initial_count"] for reply in replies] == [*range(256)]
-
-
 async def test_agents_leave_room_for_other_requests(serve: Any, waits: type[Waits]) -> None:
     served = await serve(agent=WAITS, max_calls=4)
     running = [asyncio.create_task(ran(served, ROW)) for _ in range(3)]

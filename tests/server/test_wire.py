@@ -233,15 +233,6 @@ async def test_luck_that_is_no_number_is_refused(serve: Any) -> None:
 # Calls that meet, and calls that come again.
 
 
-async def test_ten_increments_at_once_are_ten(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    await served.post("/seed_session", {"initial_count": 0, "expected_count": 10})
-    replies = await asyncio.gather(*(served.post("/increment_counter", {"count": 1}) for _ in range(10)))
-    assert replies == [(200, {"success": True})] * 10
-    assert await served.post("/get_counter_value") == (200, {"count": 10})
-    assert (await served.post("/verify", SAID))[1]["reward"] == 1.0
-
-
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
 async def test_a_call_that_is_sent_again_is_made_once(serve: Any, store_url: str, together: bool) -> None:
     served = await serve(store=store_url)
@@ -250,15 +241,6 @@ async def test_a_call_that_is_sent_again_is_made_once(serve: Any, store_url: str
     replies = await asyncio.gather(*posts) if together else [await post for post in posts]
     assert replies == [(200, {"success": True})] * 3
     assert await served.post("/get_counter_value") == (200, {"count": 9})
-
-
-async def test_sessions_do_not_share_the_ids_of_calls(serve: Any) -> None:
-    served = await serve()
-    for _ in range(2):
-        await served.post("/seed_session", ROW)
-        await served.post("/increment_counter", {"count": 6}, headers={"Idempotency-Key": "one"})
-        assert await served.post("/get_counter_value") == (200, {"count": 9})
-        served.client.cookie_jar.clear()
 
 
 async def test_an_empty_id_is_none(serve: Any) -> None:

@@ -417,13 +417,3 @@ async def test_a_search_in_the_state_is_in_the_url(open_page: OpenPage, served: 
     await page.reload()
     await expect(page.get_by_label("Find in the state")).to_have_value("note 1")
     await expect(page.get_by_text("1 found")).to_be_visible()
-
-
-async def test_a_fault_shows_the_servers_message_and_a_retry(
-    open_page: OpenPage, served: Served, problems: list[str]
-) -> None:
-    page = await open_page("/studio/sessions/nobody", url=served.url)
-    await expect(page.get_by_role("alert")).to_contain_text("nobody")
-    await expect(page.get_by_role("button", name="Retry")).to_be_visible()
-    assert all("410" in each for each in problems)
-    problems.clear()
