@@ -135,9 +135,10 @@ def output(*items: Any) -> dict[str, Any]:
 
 
 async def test_responses_that_cannot_be_read(replies: Replies) -> None:
+    nothing: list[Any] = []
     odd: list[tuple[dict[str, Any], str]] = [
         (ROW, "response"),
-        *(({"response": response}, "response") for response in (None, [], "done")),
+        *(({"response": response}, "response") for response in (None, nothing, "done")),
         ({"response": {"output": "done"}}, "response.output"),
         (output("done"), "response.output"),
         (output({"type": "reasoning", "content": [1.5]}), "response.output"),
