@@ -3,8 +3,6 @@
 import asyncio
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -246,33 +244,14 @@ async def test_a_seed_may_take_so_long_and_no_longer(serve: Any) -> None:
 # The log.
 
 
-async def test_a_failed_call_writes_little_to_the_log(launch: Any, connect: Any, tmp_path: Path) -> None:
-    (tmp_path / "loud.py").write_text(
-        dedent("""
-            from stateroom import Environment, State, tool
-
-            class Loud(Environment[State]):
-                '''Repeats what it is told.'''
-
-                @tool
-                def shout(self, state: State, text: str) -> None:
-                    '''Fail.'''
-                    try:
-                        raise KeyError(text)
-                    except KeyError as error:
-                        raise ValueError(text) from error
-
-                def verify(self) -> float:
-                    return 0.0
-        """)
-    )
-    command = launch("loud:Loud")
+async def test_a_failed_call_writes_little_to_the_log(launch: Any, connect: Any, room: str) -> None:
+    command = launch(room)
     client = await connect(command.root)
     await client.post("/seed_session", {})
     for _ in range(3):
-        assert (await client.post("/shout", {"text": "x" * 1_000_000}))[0] == 500
+        assert (await client.post("/fail", {"why": "x" * 1_000_000}))[0] == 500
     command.signal(signal.SIGTERM)
     command.wait()
     assert 3_000 < len(command.said) < 60_000
     assert "no running event loop" not in command.said
-    assert "loud.py" in command.said
+    assert "room.py" in command.said

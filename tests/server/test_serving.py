@@ -181,24 +181,7 @@ async def test_a_server_that_reloads_has_the_new_tool_and_the_old_sessions(
     command.wait_until(lambda: not command.alive())
 
 
-async def test_studio_reloads_and_says_that_memory_is_lost(
-    launch: Any, connect: Any, until: Any, tmp_path: Path
-) -> None:
-    source = tmp_path / "notes.py"
-    source.write_text(NOTES)
+def test_studio_that_reloads_says_that_memory_is_lost(launch: Any, tmp_path: Path) -> None:
+    (tmp_path / "notes.py").write_text(NOTES)
     command = launch("notes.py:NotesEnvironment", "--reload", "--store", "memory://", command="studio")
-    client = await connect(command.root)
-    assert "memory://" in command.said
-
-    async def tools() -> list[str]:
-        with suppress(aiohttp.ClientConnectionError):
-            _, found = await client.get("/studio/api/environments")
-            return [each["name"] for each in found["environments"][0]["tools"]]
-        return []
-
-    async def has_both() -> bool:
-        return await tools() == ["add", "clear"]
-
-    assert await tools() == ["add"]
-    source.write_text(NOTES + CLEAR)
-    await until(has_both)
+    assert "memory:// loses all sessions when the server restarts" in command.said

@@ -205,20 +205,3 @@ async def test_expired_sessions_are_removed_from_memory_and_store(until: Any, se
     sizes = await served.services.store.maintenance.sizes()
     assert not any(sizes[kind].rows for kind in ("sessions", "entries", "snapshots") if kind in sizes)
     assert (await served.post("/get_counter_value"))[0] == 410
-
-
-async def test_a_store_that_fails_once_is_swept_later(until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = await serve(ttl=0.3)
-    failed = asyncio.Event()
-    sweep = served.services.store.sweep
-
-    async def fail(now: float) -> int:
-        if failed.is_set():
-            return await sweep(now)
-        failed.set()
-        raise ZeroDivisionError("a fault of the store's own")
-
-    await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
-    monkeypatch.setattr(served.services.store, "sweep", fail)
-    await until(lambda: failed.is_set() and served.services.count.live == 0)
-    assert await served.services.store.heads() == []

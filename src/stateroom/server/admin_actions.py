@@ -253,7 +253,7 @@ class AdminActions:
         served = await self.services.environment_of(session)
         opened = await served.sessions.open(session, include_closed=True)
         edit = None if body.edit is None else Edit(body.edit.changes, body.edit.by, body.edit.reason)
-        async with served.creating(body.n):
+        async with served.creating(sessions=body.n):
             work = opened.fork(body.at, n=body.n, pending=body.pending, edit=edit, by=body.by)
             forks = await _edited(work)
         if not self.gives_tokens:

@@ -332,8 +332,7 @@ class ServedEnvironment:
         An `unseeded` one has the defaults of its state's type, if there is too little in the row to seed it.
         """
         seed, began = seed_and_start(request)
-        self.keys.admit_session(request)
-        async with self.creating():
+        async with self.creating(request):
             if self.stateless:
                 self.environment.parse_task(row)
                 seed = getrandbits(63) if seed is None else seed
@@ -356,8 +355,13 @@ class ServedEnvironment:
         return session, self.signer.seed_key(subject)
 
     @asynccontextmanager
-    async def creating(self, sessions: int = 1) -> AsyncIterator[None]:
-        """Count sessions that are created in this context; `Busy` if the limit of those that are kept is reached."""
+    async def creating(self, request: HTTPRequest | None = None, *, sessions: int = 1) -> AsyncIterator[None]:
+        """Count sessions that are created in this context, also for the API key of a client's request.
+
+        Raises `RateLimited`, and `Busy` if the server keeps as many as it may.
+        """
+        if request is not None:
+            self.keys.admit_session(request)
         async with nullcontext() if self.stateless else self.count.admit(sessions):
             yield
         self.metrics.created(self.name, sessions)

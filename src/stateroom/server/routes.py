@@ -89,7 +89,7 @@ class Routes:
     ) -> None:
         self.services = services
         self.agents = agents
-        models = {**{name: agent.plan.model for name, agent in agents.items()}, **threads.models.sources}
+        models = {**{name: agent.plan.model for name, agent in agents.items()}, **threads.models}
         self.extensions = extensions
         apps = {each.path: each.app(services, models) for each in extensions}
         self.operations: list[Operation] = []
