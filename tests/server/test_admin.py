@@ -57,6 +57,7 @@ async def ask(served: Any, method: str, path: str, body: Any = None, **options: 
     """The status and the decoded body of a reply to a client of the admin's own, without a session's cookie."""
     given = {} if body is None else {"json": body}
     async with aiohttp.request(method, f"{served.url}/admin{path}", **given, **options) as reply:
+        assert "set-cookie" not in reply.headers
         return reply.status, await reply.json()
 
 

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import aiohttp
 import pytest
 
 from stateroom import Environment, State, tool
 from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.session import Update
-
-ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}
+from tests.server.test_admin import ROW, ask
 
 
 class Talk(State):
@@ -31,13 +29,6 @@ class TalkEnvironment(Environment[Talk]):
 
     def verify(self, state: Talk) -> float:
         return 1.0
-
-
-async def ask(served: Any, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    given = {} if body is None else {"json": body}
-    async with aiohttp.request(method, f"{served.url}/admin{path}", **given) as reply:
-        assert "set-cookie" not in reply.headers
-        return reply.status, await reply.json()
 
 
 async def act(served: Any, path: str, body: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}
+from tests.server.test_admin import ask, seed
 
 MISTAKES: list[tuple[str, str, Any, str]] = [
     ("GET", "sessions?limit=0", None, "limit"),
@@ -65,17 +65,6 @@ MISTAKES: list[tuple[str, str, Any, str]] = [
     ("DELETE", "sessions/ID?force=1", None, "force"),
 ]
 """A method, a path, a body, and the field that is wrong."""
-
-
-async def ask(served: Any, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    """The status and the decoded body of a reply."""
-    given = {} if body is None else {"json": body}
-    async with served.client.request(method, f"{served.url}/admin{path}", **given) as reply:
-        return reply.status, await reply.json()
-
-
-async def seed(served: Any) -> Any:
-    return await served.services.environments["counter"].sessions.seed(ROW)
 
 
 async def test_a_parameter_that_makes_no_sense_is_named(serve: Any) -> None:

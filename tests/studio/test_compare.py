@@ -11,8 +11,8 @@ from stateroom import Session
 from stateroom.errors import format_path
 from stateroom.state import Difference, diff
 from tests.server.conftest import Served
+from tests.server.test_admin_log import NotesEnvironment
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, until
-from tests.studio.test_timeline import NotesEnvironment
 
 pytestmark = BROWSER
 
