@@ -518,19 +518,6 @@ async def test_only_tools_can_be_called(serve: Any) -> None:
         assert (await client.call_tool("get_counter_value")).structured_content == {"count": 3}
 
 
-async def test_a_sealed_session_says_so(serve: Any) -> None:
-    served = await serve()
-    headers = await seeded(served)
-    cookie = {"Cookie": f"stateroom_counter={headers[HEADER]}"}
-    async with connected(f"{served.url}/mcp", headers) as client:
-        await client.call_tool("increment_counter", {"count": 6})
-        assert (await served.post("/verify", {**ROW, "response": {}}, headers=cookie))[0] == 200
-        failed = await client.call_tool("increment_counter", {"count": 1})
-        assert error_of(failed)["code"] == "session_sealed"
-        async with served.client.post(f"{served.url}/increment_counter", json={"count": 1}, headers=cookie) as reply:
-            assert (reply.status, await reply.text()) == (409, text_of(failed))
-
-
 # Environments.
 
 

@@ -274,32 +274,6 @@ async def test_a_verdict_seals_the_session(serve: Any, store_url: str) -> None:
         assert (status, verdict["response"], verdict["reward"]) == (200, body["response"], 0.0)
 
 
-async def test_a_verdict_of_many_at_once_is_one(serve: Any, store_url: str) -> None:
-    served = await serve(PlainCounterEnvironment(), store=store_url)
-    _, seeded = await served.post("/seed_session", ROW)
-    replies = await asyncio.gather(*(served.post("/verify", {**SAID, "n": index}) for index in range(5)))
-    assert replies == [(200, {**SAID, "reward": 0.0})] * 5
-    session = await served.services.environments["counter"].sessions.open(seeded["session_id"])
-    assert [entry.kind async for entry in session.log()] == ["seed", "verdict"]
-
-
-class EssayEnvironment(CounterEnvironment):
-    """Judges what was said, and not what was done."""
-
-    def verify(self, state: Any, episode: Episode) -> float:
-        return float(any(item.get("text") == "right" for item in (episode.response or {}).get("output", [])))
-
-
-async def test_a_verdict_on_a_forged_response_is_not_given_for_the_true_one(serve: Any, store_url: str) -> None:
-    served = await serve(EssayEnvironment(), store=store_url)
-    await served.post("/seed_session", ROW)
-    forged, true = ({"output": [{"type": "message", "text": text}]} for text in ("right", "wrong"))
-    assert (await served.post("/verify", {"response": forged}))[1]["reward"] == 1.0  # the model's own doing
-    status, refused = await served.post("/verify", {**ROW, "response": true})
-    assert (status, refused["error"]["code"]) == (409, "session_sealed")
-    assert (await served.post("/verify", {**ROW, "response": forged}))[0] == 200
-
-
 class SaidEnvironment(CounterEnvironment):
     """Its verifier reads the response alone."""
 
