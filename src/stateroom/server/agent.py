@@ -259,9 +259,9 @@ class AgentAPI:
 def _with_whole_prompts(row: Row) -> Row:
     """A row whose reader need not know deltas."""
     response = row.get("response")
-    return (
-        row if response is None else {**row, "response": {**response, "output": with_whole_prompts(response["output"])}}
-    )
+    if response is None:
+        return row
+    return {**row, "response": {**response, "output": with_whole_prompts(response["output"])}}
 
 
 def agents_of(services: Services, models: Mapping[str, ModelSource]) -> dict[str, AgentAPI]:
