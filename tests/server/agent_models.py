@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from stateroom.gallery import CounterEnvironment
-from stateroom.model import Answer, Item, Model, Policy, Request, Usage, function_call, message, outputs_of
+from stateroom.model import Answer, Item, Model, Request, Usage, message, outputs_of
 
 ReferencePolicy: Any = CounterEnvironment.policies["reference"]
 
@@ -64,13 +64,6 @@ class Fails(ReferencePolicy):  # type: ignore[misc]
         if outputs_of(conversation):
             raise ValueError("out of order")
         return super().respond(conversation, tools)
-
-
-class Chooses(Policy):
-    """Lets the user choose, and is done."""
-
-    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-        return [message("Done.")] if outputs_of(conversation) else [function_call("choose", "call_0")]
 
 
 class Reporting(Model):

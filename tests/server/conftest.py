@@ -67,6 +67,10 @@ class Served(Client):
     def services(self) -> Services:
         return self.app.services
 
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
 
 Serve = Callable[..., Awaitable[Served]]
 Connect = Callable[..., Awaitable[Client]]

@@ -54,9 +54,9 @@ class Room(Environment[Tally]):
         await asyncio.to_thread(time.sleep, 600)
 
     @tool
-    def fail(self, state: Tally) -> None:
+    def fail(self, state: Tally, why: str = "the lamp has gone out") -> None:
         """Raise what nobody expects."""
-        raise RuntimeError("the lamp has gone out")
+        raise RuntimeError(why)
 
     def verify(self, state: Tally, episode: Any) -> float:
         return float(state.value)

@@ -86,7 +86,7 @@ async def test_a_request_that_was_not_whole_in_time_has_its_line(
 ) -> None:
     caplog.set_level("INFO", "stateroom.access")
     served = await serve(receive_timeout=0.1, access_log="json")
-    reader, writer = await wire(int(served.url.rpartition(":")[2]))
+    reader, writer = await wire(served.port)
     writer.write(b"POST /increment_counter HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
     await reader.read()
     [line] = [json.loads(record.message) for record in caplog.records]
@@ -105,12 +105,11 @@ async def test_tokens_and_queries_are_not_in_the_log(logged: Any, connect: Any, 
     assert "a-secret-of-mine" not in logged.said
 
 
-async def test_lines_may_be_text(launch: Any, connect: Any, until: Any) -> None:
-    command = launch("counter", "--access-log", "text")
-    client = await connect(command.url)
-    await client.get("/health")
-    await until(lambda: "\n" in command.said)
-    _, address, method, path, status, size, _, environment = command.said.split()
+async def test_lines_may_be_text(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "stateroom.access")
+    served = await serve(access_log="text")
+    await served.get("/health")
+    _, address, method, path, status, size, _, environment = caplog.messages[0].split()
     assert (address, method, path, status, size, environment) == ("127.0.0.1", "GET", "/health", "200", "15", "-")
 
 

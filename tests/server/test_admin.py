@@ -1,8 +1,5 @@
 """The admin API: looking into sessions and changing them, over a real connection, on every kind of store."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -12,10 +9,9 @@ import aiohttp
 import pytest
 
 from stateroom import Environment, Sessions, State, tool
-from stateroom.gallery import CounterEnvironment
 from stateroom.server import admin
 from stateroom.session import Update
-from stateroom.store import Store, open_store
+from stateroom.store import open_store
 
 ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}
 
@@ -61,6 +57,7 @@ async def ask(served: Any, method: str, path: str, body: Any = None, **options: 
     """The status and the decoded body of a reply to a client of the admin's own, without a session's cookie."""
     given = {} if body is None else {"json": body}
     async with aiohttp.request(method, f"{served.url}/admin{path}", **given, **options) as reply:
+        assert "set-cookie" not in reply.headers
         return reply.status, await reply.json()
 
 
@@ -83,7 +80,7 @@ def value(before: int, after: int) -> list[dict[str, Any]]:
     return [{"place": ["value"], "kind": "changed", "before": before, "after": after, "text": text}]
 
 
-async def list_all(served: Any, query: str, between: Callable[[], Any] | None = None) -> list[dict[str, Any]]:
+async def list_all(served: Any, query: str) -> list[dict[str, Any]]:
     """A whole listing, page by page."""
     found: list[dict[str, Any]] = []
     cursor = ""
@@ -95,8 +92,6 @@ async def list_all(served: Any, query: str, between: Callable[[], Any] | None = 
             return found
         assert page["next"] not in cursor
         cursor = f"&cursor={page['next']}"
-        if between:
-            await between()
 
 
 # The list.
@@ -117,64 +112,11 @@ async def test_a_session_is_listed_with_what_is_known_of_it(served: Any) -> None
     assert by_id[fork.id]["parent"] == {"session": session.id, "revision": 1}
 
 
-async def test_pages_hold_every_session_once_while_new_ones_come(served: Any) -> None:
-    await asyncio.gather(*(seed(served) for _ in range(250)))
-    there = [head.id for head in await served.services.store.heads(limit=1000)]
-
-    async def more() -> None:
-        await asyncio.gather(*(seed(served) for _ in range(3)))
-
-    assert [one["id"] for one in await list_all(served, "limit=40", more)] == there
-
-
-async def test_sessions_of_one_age_are_all_listed(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url, now=lambda: 1000.0)
-    there = {(await seed(served)).id for _ in range(25)}
-    listed = [one["id"] for one in await list_all(served, "limit=4")]
-    assert set(listed) == there
-    assert len(listed) == 25
-
-
-async def test_a_list_is_of_a_hundred_unless_told_otherwise_and_says_when_it_ends(served: Any) -> None:
-    for _ in range(100):
-        await seed(served)
-    assert (await ask(served, "GET", "/sessions"))[1]["next"] is None
-    await seed(served)
-    _, page = await ask(served, "GET", "/sessions")
-    assert len(page["sessions"]) == 100
-    _, last = await ask(served, "GET", f"/sessions?cursor={page['next']}")
-    assert len(last["sessions"]) == 1
-    assert last["next"] is None
-    assert len((await ask(served, "GET", "/sessions?limit=1"))[1]["sessions"]) == 1
-
-
-async def test_a_list_can_be_of_some_sessions_only(serve: Any, store_url: str) -> None:
-    now = 1000.0
-    served = await serve(CounterEnvironment(), LedgerEnvironment(), store=store_url, ttl=100.0, now=lambda: now)
-    old = await seed(served)
-    now = 1050.0
-    anns = await seed(served, owner="ann")
-    closed = await seed(served, "ledger", owner="ann")
-    await closed.close()
-    now = 1120.0
-
-    async def ids(query: str) -> set[str]:
-        return {one["id"] for one in await list_all(served, query)}
-
-    assert await ids("environment=counter") == {old.id, anns.id}
-    assert await ids("environment=nothing") == set()
-    assert await ids("owner=ann") == {anns.id, closed.id}
-    assert await ids("owner=") == {old.id}
-    assert await ids("status=live") == {anns.id}
-    assert await ids("status=expired") == {old.id}
-    assert await ids("status=closed") == {closed.id}
-    assert await ids("status=live&owner=ann&environment=ledger") == set()
-
-
-async def test_sessions_are_listed_by_phase_prefix_and_reward(served: Any) -> None:
+async def test_sessions_are_listed_by_each_of_their_properties(served: Any) -> None:
     judged = [await counted(served, count) for count in (1, 6, 6)]
     assert [(await session.verify()).reward for session in judged] == [0.0, 1.0, 1.0]
-    talks = await seed(served)
+    await judged[0].close()
+    talks = await seed(served, owner="ann")
     await talks.agent.say(Update([], "user", ("new_task",)))
     fork = await talks.fork()
     low, *high = [session.id for session in judged]
@@ -191,20 +133,13 @@ async def test_sessions_are_listed_by_phase_prefix_and_reward(served: Any) -> No
     assert await ids("min_reward=2") == []
     assert await ids("phase=planning&order=oldest") == [talks.id, fork.id]
     assert await ids("phase=done") == []
+    assert (await ids("status=closed"), await ids("environment=nothing")) == ([low], [])
+    assert await ids("status=live&owner=ann&environment=counter&order=oldest") == [talks.id, fork.id]
     assert await ids(f"prefix={low[:20]}") == [low]
     rows = {one["id"]: (one["phase"], one["reward"]) for one in await list_all(served, "")}
     assert rows == {
         low: (None, 0.0), **dict.fromkeys(high, (None, 1.0)), talks.id: ("planning", None), fork.id: ("planning", None)
     }  # fmt: skip
-
-
-async def test_a_filter_that_cannot_be_is_refused(served: Any) -> None:
-    await counted(served, 1)
-    for query in ("order=best", "min_reward=much", "status=done"):
-        assert (await ask(served, "GET", f"/sessions?{query}"))[0] == 422
-    await seed(served)
-    _, page = await ask(served, "GET", "/sessions?limit=1")
-    assert (await ask(served, "GET", f"/sessions?order=reward&cursor={page['next']}"))[0] == 422
 
 
 # One session.
@@ -300,30 +235,6 @@ async def test_a_log_tells_what_each_entry_changed(served: Any) -> None:
     ]
 
 
-async def test_a_log_in_pages_is_the_whole_log(served: Any) -> None:
-    session = await counted(served, 1, 2, 3, 4)
-    await session.rewind(to=2)
-    fork = await (await session.fork(at=5)).fork(at=3)
-    await fork.call("increment_counter", {"count": 9})
-    for one in (session, fork):
-        _, whole = await ask(served, "GET", f"/sessions/{one.id}/log")
-        assert [entry["revision"] for entry in whole["entries"]] == list(range(1, one.revision + 1))
-        for limit in (1, 2, 3, 100):
-            entries: list[Any] = []
-            after: int | None = 0
-            while after is not None:
-                _, page = await ask(served, "GET", f"/sessions/{one.id}/log?after={after}&limit={limit}")
-                assert 1 <= len(page["entries"]) <= limit
-                entries += page["entries"]
-                after = page["next"]
-            assert entries == whole["entries"]
-    assert whole["entries"][-1]["changes"] == value(6, 15)
-    assert await ask(served, "GET", f"/sessions/{fork.id}/log?after=99") == (
-        200,
-        {"entries": [], "next": None, "pruned": []},
-    )
-
-
 async def test_a_page_costs_the_same_wherever_it_lies(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     served = await serve()
     session = await counted(served, *range(1000))
@@ -398,17 +309,6 @@ async def test_what_json_lacks_is_readable(serve: Any, store_url: str) -> None:
         (["by_number", "1"], "new", "x"),
         (["by_number", "2"], "new", "y"),
     ]
-    long = "long " * 100
-    assert (await session.call("note", {"day": "2024-05-03", "tag": long})).ok
-    _, differs = await ask(served, "GET", f"{where}/diff?from=3")
-    assert differs["differences"][-1]["after"] == long
-    assert len(differs["differences"][-1]["text"]) < 100
-    changes = (await ask(served, "GET", f"{where}/log?after=3"))[1]["entries"][0]["changes"]
-    assert [(each["place"], each["kind"], each["after"]) for each in changes] == [
-        (["tags", long], "new", long),
-        (["days", 2], "new", ["2024-05-03", long]),
-        (["by_number", "3"], "new", long),
-    ]
 
 
 async def test_what_differs_between_two_sessions(served: Any) -> None:
@@ -420,22 +320,6 @@ async def test_what_differs_between_two_sessions(served: Any) -> None:
     status, refused = await ask(served, "GET", f"{path}&to=3")  # a revision that only the first has
     assert (status, refused["error"]["code"]) == (404, "unknown_revision")
     assert (await ask(served, "GET", f"/sessions/{session.id}/diff?from=1&with=nobody"))[0] == 410
-
-
-async def test_large_values_are_shown_like_others(serve: Any, store_url: str) -> None:
-    served = await serve(LedgerEnvironment(), store=store_url)
-    served.services.store.large = 4
-    session = await seed(served, "ledger")
-    assert (await session.call("note", {"day": "2024-05-02", "tag": "a large tag"})).ok
-    await session.verify()
-    assert b"a large tag" in (await served.services.store.maintenance.export(session.id)).blobs.values()
-    where = f"/sessions/{session.id}"
-    _, shown = await ask(served, "GET", f"{where}/state")
-    assert (shown["state"]["by_number"], shown["state"]["seal"]) == ({"1": "a large tag"}, "_wA=")
-    _, log = await ask(served, "GET", f"{where}/log")
-    assert log["entries"][1]["output"] == log["entries"][1]["input"]["tag"] == "a large tag"
-    assert 'by_number[1]: nothing → "a large tag"' in [each["text"] for each in log["entries"][1]["changes"]]
-    assert (await ask(served, "GET", where))[1]["verdict"]["reward"] == 1.0
 
 
 # Changing.
@@ -539,16 +423,10 @@ async def test_forks_of_a_deleted_session_stay(served: Any) -> None:
     assert (await ask(served, "GET", f"/sessions/{fork}"))[0] == 410
 
 
-@asynccontextmanager
-async def another_process(url: str, environment: Environment[Any, Any]) -> AsyncIterator[tuple[Store, Sessions[Any]]]:
-    async with open_store(url) as store:
-        yield store, Sessions(environment, store)
-
-
 async def test_sessions_of_environments_that_are_not_served_can_be_read_and_deleted(serve: Any, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'rooms.db'}"
-    async with another_process(url, LedgerEnvironment()) as (_, sessions):
-        session = (await sessions.seed({})).id
+    async with open_store(url) as store:
+        session = (await Sessions(LedgerEnvironment(), store).seed({})).id
     served = await serve(store=url)
     for path in ("", "/state", "/log", "/diff?from=1"):
         assert (await ask(served, "GET", f"/sessions/{session}{path}"))[0] == 200

@@ -1,16 +1,13 @@
 """Acting in sessions from the admin side, over a real connection: seed, call, reply, verify, edit and fork by hand."""
 
-import asyncio
 from typing import Any
 
-import aiohttp
 import pytest
 
 from stateroom import Environment, State, tool
 from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.session import Update
-
-ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}
+from tests.server.test_admin import ROW, ask
 
 
 class Talk(State):
@@ -32,13 +29,6 @@ class TalkEnvironment(Environment[Talk]):
 
     def verify(self, state: Talk) -> float:
         return 1.0
-
-
-async def ask(served: Any, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    given = {} if body is None else {"json": body}
-    async with aiohttp.request(method, f"{served.url}/admin{path}", **given) as reply:
-        assert "set-cookie" not in reply.headers
-        return reply.status, await reply.json()
 
 
 async def act(served: Any, path: str, body: Any) -> Any:
@@ -167,12 +157,6 @@ async def test_every_action_names_its_person_in_the_log(served: Any) -> None:
     people = [(entry["kind"], entry.get("person") or entry.get("by")) for entry in entries if entry["revision"] != 2]
     kinds = ["seed", "message", "checkpoint", "rewind", "message", "message", "close", "fork"]
     assert people == [(kind, "model" if number == 1 else "ada") for number, kind in enumerate(kinds)]
-
-
-async def test_people_act_at_once_and_nothing_is_lost(served: Any, session: str) -> None:
-    body = {"name": "increment_counter", "arguments": {"count": 1}}
-    await asyncio.gather(*(act(served, f"{session}/call", body) for _ in range(10)))
-    assert (await act(served, f"{session}/call", {"name": "get_counter_value"}))["output"] == {"count": 13}
 
 
 async def test_environments_are_listed_with_what_forms_need(serve: Any) -> None:

@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, State, tool
+from stateroom import Environment, State, Verdict, tool
 from stateroom.errors import ToolError
 from stateroom.session import Retention, RetentionPolicy, history, transcript
 
 
 class Notes(State):
     pages: dict[str, str] = {}
+    written: int = 0
 
 
 class NotesEnvironment(Environment[Notes]):
@@ -21,18 +22,19 @@ class NotesEnvironment(Environment[Notes]):
         return Notes()
 
     @tool
-    def write(self, state: Notes, title: str, text: str) -> int:
-        """Write a note; the text is kept in capitals."""
-        state.pages[title] = text.upper()
-        return len(state.pages)
+    def write(self, state: Notes, title: str, text: str) -> str:
+        """Write a note."""
+        state.pages[title] = text
+        state.written += 1
+        return f"{title} is written"
 
     @tool(effect="external")
     def send(self, state: Notes) -> None:
         """Send the notes."""
-        raise ToolError("the Printer is on fire")
+        raise ToolError("the printer is on fire")
 
-    def verify(self, state: Notes) -> float:
-        return 1.0
+    def verify(self, state: Notes) -> Verdict:
+        return Verdict(0.5, components={"pages": 0.25, "style": 0.25}, reason="it is short")
 
 
 @pytest.fixture

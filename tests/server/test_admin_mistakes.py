@@ -1,9 +1,8 @@
 """What the admin API says to requests that it cannot answer."""
 
-import json
 from typing import Any
 
-ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expected_count": 9}
+from tests.server.test_admin import ask, seed
 
 MISTAKES: list[tuple[str, str, Any, str]] = [
     ("GET", "sessions?limit=0", None, "limit"),
@@ -11,6 +10,9 @@ MISTAKES: list[tuple[str, str, Any, str]] = [
     ("GET", "sessions?limit=few", None, "limit"),
     ("GET", f"sessions?limit={'9' * 5000}", None, "limit"),
     ("GET", "sessions?status=sleepy", None, "status"),
+    ("GET", "sessions?order=best", None, "order"),
+    ("GET", "sessions?order=reward&cursor=WzEuMCwiYSJd", None, "cursor"),
+    ("GET", "sessions?min_reward=much", None, "min_reward"),
     ("GET", "sessions?enviroment=counter", None, "enviroment"),
     ("GET", "sessions?cursor=", None, "cursor"),
     ("GET", "sessions?cursor=abc", None, "cursor"),
@@ -63,17 +65,6 @@ MISTAKES: list[tuple[str, str, Any, str]] = [
     ("DELETE", "sessions/ID?force=1", None, "force"),
 ]
 """A method, a path, a body, and the field that is wrong."""
-
-
-async def ask(served: Any, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    """The status and the decoded body of a reply."""
-    given = {} if body is None else {"json": body}
-    async with served.client.request(method, f"{served.url}/admin{path}", **given) as reply:
-        return reply.status, await reply.json()
-
-
-async def seed(served: Any) -> Any:
-    return await served.services.environments["counter"].sessions.seed(ROW)
 
 
 async def test_a_parameter_that_makes_no_sense_is_named(serve: Any) -> None:
@@ -134,15 +125,3 @@ async def test_a_method_that_does_not_go_there(serve: Any) -> None:
         async with served.client.request(method, f"{served.url}/admin{path}") as reply:
             assert (reply.status, reply.headers["allow"]) == (405, allowed), (method, path)
             assert (await reply.json())["error"]["code"] == "method_not_allowed"
-
-
-async def test_a_body_that_cannot_be_taken(serve: Any) -> None:
-    served = await serve(max_body=100)
-    session = await seed(served)
-    for body, status, code in (
-        (b"{", 400, "invalid_json"),
-        (b"[]", 422, "invalid_arguments"),
-        (json.dumps({"name": "x" * 200}).encode(), 413, "too_large"),
-    ):
-        async with served.client.post(f"{served.url}/admin/sessions/{session.id}/checkpoint", data=body) as reply:
-            assert (reply.status, (await reply.json())["error"]["code"]) == (status, code)

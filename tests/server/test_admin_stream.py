@@ -113,27 +113,6 @@ async def test_a_growing_log_is_followed_to_its_end(serve: Any, connect: Any, st
         assert await stream.end() == {"status": "closed"}
 
 
-async def test_many_follow_one_log_and_miss_nothing(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    session = await seed(served)
-
-    async def revisions() -> list[int]:
-        async with follow(served, session.id) as stream:
-            found: list[Any] = []
-            while len(found) < 42:
-                found.append((await stream.entry())["revision"])
-            assert await stream.end() == {"status": "closed"}
-            return found
-
-    followers = [asyncio.create_task(revisions()) for _ in range(5)]
-    for _ in range(40):
-        await session.call("increment_counter", {"count": 1})
-        await asyncio.sleep(0)
-    await session.close()
-    for follower in followers:
-        assert await follower == list(range(1, 43))
-
-
 async def test_followers_share_what_is_read_for_them(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     served = await serve()
     session = await seed(served)
@@ -205,27 +184,22 @@ async def test_a_stream_from_ahead_of_the_log_waits_for_it(serve: Any) -> None:
         assert texts(await stream.entry()) == ["value: 4 → 5"]
 
 
-async def test_a_stream_ends_with_the_life_of_its_session(serve: Any, store_url: str) -> None:
+@pytest.mark.parametrize(
+    ("ends", "status"), [("its time", "expired"), ("deleted", "deleted"), ("deleted, forked", "expired")]
+)
+async def test_a_stream_ends_with_its_session(serve: Any, store_url: str, ends: str, status: str) -> None:
     now = 1000.0
     served = await serve(store=store_url, ttl=100.0, now=lambda: now)
     session = await seed(served)
     async with follow(served, session.id) as stream:
         assert (await stream.entry())["kind"] == "seed"
-        now = 1100.0
-        assert await stream.end() == {"status": "expired"}
-
-
-@pytest.mark.parametrize(("forked", "said"), [(False, "deleted"), (True, "expired")])
-async def test_a_stream_ends_when_its_session_is_deleted(serve: Any, store_url: str, forked: bool, said: str) -> None:
-    served = await serve(store=store_url)
-    session = await seed(served)
-    async with follow(served, session.id) as stream:
-        assert (await stream.entry())["kind"] == "seed"
-        if forked:
+        if ends == "deleted, forked":
             await session.fork()
-        async with served.client.delete(f"{served.url}/admin/sessions/{session.id}") as reply:
-            assert reply.status == 200
-        assert await stream.end() == {"status": said}
+        if ends == "its time":
+            now = 1100.0
+        else:
+            await served.client.delete(f"{served.url}/admin/sessions/{session.id}")
+        assert await stream.end() == {"status": status}
 
 
 async def test_a_stream_ends_without_a_last_word_when_the_server_stops(serve: Any) -> None:
@@ -287,36 +261,6 @@ async def test_a_log_that_cannot_be_read_ends_the_stream_with_the_reason(
     monkeypatch.setattr(History, "document", broken)
     async with follow(served, session.id, "?after=1") as stream:
         assert (await stream.end())["error"]["message"] == "a stored snapshot cannot be read"
-
-
-async def test_a_stream_ends_as_soon_as_its_client_has_gone(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "POLL", 600.0)
-    served = await serve()
-    session = await seed(served)
-    told, gone = asyncio.Event(), asyncio.Event()
-    received = iter([{"type": "http.request", "body": b"", "more_body": False}])
-
-    async def receive() -> Any:
-        for message in received:
-            return message
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        if message.get("body"):
-            told.set()
-
-    path = f"/admin/sessions/{session.id}/log/stream"
-    scope = {
-        "type": "http", "method": "GET", "scheme": "http", "http_version": "1.1", "client": ("127.0.0.1", 1),
-        "path": path, "raw_path": path.encode(), "query_string": b"", "headers": [(b"host", b"localhost")],
-    }  # fmt: skip
-    async with asyncio.timeout(PATIENCE):
-        stream = asyncio.create_task(served.app(scope, receive, send))
-        await told.wait()
-        assert not stream.done()
-        gone.set()
-        await stream
 
 
 # Several sessions in one stream.

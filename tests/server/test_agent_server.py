@@ -12,13 +12,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from stateroom import Environment, State, Task, tool
+from stateroom import Environment
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from stateroom.model import open_model
 from stateroom.rollout import RunFiles, generate_tasks, run
 from stateroom.server import Key
-from stateroom.session import Ask
 from stateroom.training import sequences
+from tests.environments import PurseEnvironment
 from tests.patience import PATIENCE
 from tests.plans import make_run
 from tests.rows import OWN, rows, without
@@ -34,10 +34,6 @@ ROW: dict[str, Any] = {
 }
 AGENTS = Path(__file__).with_name("agent_models.py")
 WAITS, FAILS = "tests.server.agent_models:Waits", "tests.server.agent_models:Fails"
-
-
-class Chosen(State):
-    colour: str = ""
 
 
 @pytest.fixture
@@ -132,31 +128,15 @@ async def test_episodes_are_closed_and_leave_no_live_session(serve: Any) -> None
     assert (status, len(told["sessions"])) == (200, 2)
 
 
-class Shop(Environment[Chosen]):
-    """Asks its user for a colour."""
-
-    def seed(self, task: Task) -> Chosen:
-        return Chosen()
-
-    @tool
-    def choose(self, state: Chosen, ask: Ask) -> str:
-        """Let the user choose a colour."""
-        state.colour = str(ask("Which colour?"))
-        return state.colour
-
-    def verify(self, state: Chosen) -> float:
-        return float(state.colour == "blue")
-
-
 async def test_an_episode_that_waits_for_a_person_goes_on_when_it_is_sent_again(serve: Any) -> None:
-    served = await serve(Shop(), agent="tests.server.agent_models:Chooses")
-    key = {"Idempotency-Key": "one"}
-    status, told = await served.post("/run", {}, headers=key)
+    served = await serve(PurseEnvironment(), agent="tests.server.thread_models:Adds")
+    row, key = {"responses_create_params": {"input": "5"}}, {"Idempotency-Key": "one"}
+    status, told = await served.post("/run", row, headers=key)
     assert (status, told["error"]["code"]) == (409, "conflict")
     [session] = (await served.get("/admin/sessions"))[1]["sessions"]
     assert session["id"] in told["error"]["message"]
-    assert (await served.post(f"/admin/sessions/{session['id']}/answer", {"input": "blue"}))[0] == 200
-    assert (await ran(served, {}, **key))["reward"] == 1.0
+    assert (await served.post(f"/admin/sessions/{session['id']}/answer", {"input": "yes"}))[0] == 200
+    assert (await ran(served, row, **key))["reward"] == 5.0
 
 
 # Ids.
@@ -243,26 +223,6 @@ async def test_an_episode_without_an_id_ends_with_its_client(serve: Any, waits: 
 
 
 # Many, and for long.
-
-
-async def test_256_episodes_at_once(serve: Any, store_url: str, waits: type[Waits]) -> None:
-    served = await serve(store=store_url, agent=WAITS)
-    tasks = [{**ROW, "initial_count": n, "expected_count": n + 6, "_ng_rollout_index": n} for n in range(256)]
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
-
-        async def send(row: dict[str, Any]) -> Any:
-            async with client.post(f"{served.url}/run", json=row) as reply:
-                return await reply.json()
-
-        running = [asyncio.create_task(send(row)) for row in tasks]
-        for _ in tasks:
-            await asyncio.wait_for(waits.arrived.acquire(), PATIENCE)
-        assert served.app.in_flight == 256
-        assert (await served.post("/seed_session", ROW))[0] == 200  # others are served meanwhile
-        waits.gate.set()
-        replies = await asyncio.gather(*running)
-    assert [reply["reward"] for reply in replies] == [1.0] * 256
-    assert [reply["initial_count"] for reply in replies] == [*range(256)]
 
 
 async def test_agents_leave_room_for_other_requests(serve: Any, waits: type[Waits]) -> None:

@@ -39,12 +39,6 @@ class CafeEnvironment(Environment[Tab]):
         self.served += 1
         return self.served
 
-    @tool
-    def spill(self, state: Tab) -> int:
-        """Break off half way."""
-        state.coffees += 1
-        raise ZeroDivisionError
-
     def verify(self, state: Tab) -> float:
         return float(state.coffees)
 
@@ -67,13 +61,6 @@ async def test_requests_at_once_lose_nothing_whichever_server_they_come_to(
     assert sorted(count for _, count in replies) == list(range(1, 17))
 
 
-async def test_a_tool_that_breaks_off_half_way_has_done_nothing(serve: Any) -> None:
-    served = await serve(CafeEnvironment())
-    await served.post("/seed_session")
-    assert (await served.post("/spill"))[0] == 500
-    assert await served.post("/order") == (200, 1)
-
-
 @pytest.mark.parametrize(("spoil", "why"), [SPOILT["of another type"], SPOILT["missing within"]])
 async def test_a_stored_value_that_cannot_be_is_told_of_and_charges_nothing(serve: Any, spoil: Spoil, why: str) -> None:
     served = await serve(BillEnvironment())
@@ -90,18 +77,6 @@ async def test_a_stored_value_that_cannot_be_is_told_of_and_charges_nothing(serv
         with pytest.raises(AssertionError, match=f"the stored state of session 'spoilt' is not valid: {why}"):
             raise AssertionError(body["error"]["message"])
     assert await served.services.store.maintenance.export(bad) == before
-
-
-async def test_a_session_that_is_not_there_is_never_a_fresh_one(serve: Any, connect: Any) -> None:
-    """A server in memory that was started again has forgotten all, and says so."""
-    first, second = await serve(), await serve()
-    await first.post("/seed_session", ROW)
-    client = await connect(second.url, like=first)
-    for path in ("/increment_counter", "/get_counter_value"):
-        status, body = await client.post(path, {"count": 1} if "increment" in path else {})
-        assert (status, body["error"]["code"]) == (410, "unknown_session")
-    assert await second.services.store.heads() == []
-    assert await first.post("/get_counter_value") == (200, {"count": 3})
 
 
 async def test_servers_and_environments_in_one_process_are_strangers(serve: Any) -> None:

@@ -11,11 +11,12 @@ import pytest
 
 from stateroom import Sessions, open_store
 from stateroom.gallery import CounterEnvironment
-from stateroom.model import Answer, Model, ModelSource, Request, message
+from stateroom.model import ModelSource
 from stateroom.server import Limits, ModelApplication
 from tests.patience import PATIENCE
 from tests.server.conftest import running
 from tests.server.serving_models import Served, serving
+from tests.server.test_model_serve_faults import Failing, Waiting
 
 ECHO = f"{Path(__file__).with_name('thread_models.py')}:Echo"
 TOOLS: Any = CounterEnvironment().tool_definitions()
@@ -200,20 +201,8 @@ def test_what_is_wrong_is_told_by_its_field(client: openai.OpenAI, served: Serve
 # Several at once, and others that come later.
 
 
-class Gate(Model):
-    """Answers how many items it was shown, when it may."""
-
-    def __init__(self) -> None:
-        self.asked, self.may = asyncio.Event(), asyncio.Event()
-
-    async def answer(self, request: Request) -> Answer:
-        self.asked.set()
-        await self.may.wait()
-        return Answer([message(str(len(request.items)))])
-
-
 async def test_two_conversations_at_once_and_one_request_in_each() -> None:
-    gate = Gate()
+    gate = Waiting()
     app = ModelApplication(ModelSource("m", lambda seed: gate), Limits())
     async with (
         running(app) as served,
@@ -233,20 +222,15 @@ async def test_two_conversations_at_once_and_one_request_in_each() -> None:
             await client.conversations.items.create(one.id, items=[HELLO])
         assert (await client.conversations.items.list(one.id)).data == []
         await client.conversations.delete(two.id)  # while it is answered
-        gate.may.set()
+        gate.release.set()
         assert (await first).output_text == "1"
         with pytest.raises(openai.NotFoundError):
             await other
         assert (await ask(one.id)).output_text == "3"
 
 
-class Failing(Model):
-    async def answer(self, request: Request) -> Answer:
-        raise ValueError("no")
-
-
 async def test_a_failed_answer_leaves_the_conversation_as_it_was() -> None:
-    app = ModelApplication(ModelSource("m", lambda seed: Failing()), Limits())
+    app = ModelApplication(ModelSource("m", lambda seed: Failing(ValueError("no"))), Limits())
     async with (
         running(app) as served,
         openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client,
@@ -261,7 +245,7 @@ async def test_a_session_that_is_no_conversation_is_unknown(tmp_path: Path) -> N
     url = f"sqlite:///{tmp_path / 'rooms.db'}"
     async with open_store(url) as store:
         other = await Sessions(CounterEnvironment(), store).seed({"initial_count": 0, "expected_count": 1})
-    app = ModelApplication(ModelSource("m", lambda seed: Failing()), Limits(), store=url)
+    app = ModelApplication(ModelSource("m", lambda seed: Failing(ValueError("no"))), Limits(), store=url)
     async with running(app) as served, openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none") as client:
         with pytest.raises(openai.NotFoundError):
             await client.conversations.retrieve(f"conv_{other.id}")

@@ -16,7 +16,7 @@ from typing_extensions import TypeAliasType
 
 from stateroom import Environment, Episode, State, Task, ToolError, tool
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
-from stateroom.server import docs, routes
+from stateroom.server import openapi
 
 Document = dict[str, Any]
 
@@ -277,23 +277,6 @@ class TestDocument:
         assert reply_of(document["paths"]["/call"]["post"]) == {}
         assert reply_of(document["paths"]["/rest"]["post"]) == {}
 
-    async def test_is_made_once_and_when_asked_for(self, serve: Any, monkeypatch: Any) -> None:
-        made: list[Document] = []
-        make = routes.document  # type: ignore[attr-defined]
-
-        def counted(*given: Any, **more: Any) -> Document:
-            made.append(make(*given, **more))
-            return made[-1]
-
-        monkeypatch.setattr(routes, "document", counted)
-        served = await serve()
-        assert not made
-        first = await document_of(served)
-        async with served.client.get(f"{served.url}/docs") as reply:
-            assert reply.status == 200
-        assert await document_of(served) == first
-        assert len(made) == 1
-
 
 class TestPage:
     """The page in a browser is in `tests/studio/test_docs_page.py`."""
@@ -319,7 +302,7 @@ class TestPage:
         assert (await served.get(f"/docs/{name}"))[0] == 404
 
     async def test_says_what_to_install(self, serve: Any, monkeypatch: Any) -> None:
-        monkeypatch.setattr(docs, "PACKAGE", "nothing_of_this_name")
+        monkeypatch.setattr(openapi, "SWAGGER_PACKAGE", "nothing_of_this_name")
         served = await serve()
         status, body = await served.get("/docs")
         assert (status, body["error"]["code"]) == (501, "not_installed")

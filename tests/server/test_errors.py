@@ -5,13 +5,11 @@ import json
 import re
 import sys
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from stateroom import Environment, Episode, State, Task, ToolError, tool
 from stateroom.gallery import CounterEnvironment, FactsEnvironment
-from tests.patience import PATIENCE
 
 ROW = {"initial_count": 3, "expected_count": 9}
 
@@ -99,23 +97,6 @@ async def test_odd_bodies_elsewhere(replies: Replies) -> None:
     assert await replies.served.post("/get_counter_value") == (200, {"count": 3})
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"response": {}, "extra": json.loads(nested(256))}, "extra"),
-        ({"response": {"output": [{"type": "message", "content": [1.5]}]}}, "response.output"),
-        ({"response": {"output": [{"type": "message", "content": [None]}]}}, "response.output"),
-        ({"response": {"output": [{"type": "message", "content": {"a": 1}}]}}, "response.output"),
-        ({"response": {"output": [{"type": "message", "content": [{"text": 5}]}]}}, "response.output"),
-        ({"response": {"output": [{"type": "reasoning", "content": [1.5]}]}}, "response.output"),
-    ],
-)
-async def test_what_is_wrong_with_a_response_is_named(replies: Replies, body: Any, field: str) -> None:
-    status, error = await replies.error("/verify", json=body)
-    assert (status, error["code"], [*error["fields"]]) == (422, "invalid_arguments", [field])
-    assert (await replies.served.post("/verify", {"response": {"usage": {"type": [1]}}}))[0] == 200
-
-
 async def test_a_row_without_the_fields_that_its_task_compares_is_refused(serve: Any) -> None:
     served = await serve(FactsEnvironment())
     status, refused = await served.post("/seed_session", {"ranking": []})
@@ -149,22 +130,33 @@ async def test_rows_that_cannot_be_seeded(serve: Any) -> None:
     assert (len(served.client.cookie_jar), await served.services.store.heads()) == (0, [])
 
 
-async def test_responses_that_cannot_be_judged(replies: Replies) -> None:
-    odd: list[tuple[Any, str]] = [
-        (None, "response"),
-        ([], "response"),
-        ("done", "response"),
-        ({"output": "done"}, "response.output"),
-        ({"output": ["done"]}, "response.output"),
-        ({"output": [{"type": "function_call"}]}, "response.output"),
-        ({"output": [{"type": "function_call", "call_id": 1, "name": "x"}]}, "response.output"),
+def output(*items: Any) -> dict[str, Any]:
+    return {"response": {"output": [*items]}}
+
+
+async def test_responses_that_cannot_be_read(replies: Replies) -> None:
+    nothing: list[Any] = []
+    odd: list[tuple[dict[str, Any], str]] = [
+        (ROW, "response"),
+        *(({"response": response}, "response") for response in (None, nothing, "done")),
+        ({"response": {"output": "done"}}, "response.output"),
+        (output("done"), "response.output"),
+        (output({"type": "reasoning", "content": [1.5]}), "response.output"),
+        *((output({"type": "message", "content": [part]}), "response.output") for part in (1.5, None, {"text": 5})),
+        (output({"type": "message", "content": {"a": 1}}), "response.output"),
+        (output({"type": "function_call"}), "response.output"),
+        (output({"type": "function_call", "call_id": 1, "name": "x"}), "response.output"),
+        (output({"type": "function_call", "call_id": "x", "name": 1}), "response.output"),
+        (output({"type": "function_call", "call_id": "x", "name": "x", "arguments": {}}), "response.output"),
     ]
-    for response, field in odd:
-        status, error = await replies.error("/verify", json={"response": response})
-        assert (status, list(error["fields"])) == (422, [field])
-    status, error = await replies.error("/verify", json=ROW)
-    assert (status, list(error["fields"])) == (422, ["response"])
+    for path in ("/verify", "/step"):
+        for body, field in odd:
+            status, error = await replies.error(path, json=body)
+            assert (status, error["code"], [*error["fields"]]) == (422, "invalid_arguments", [field]), body
+    status, error = await replies.error("/verify", json={"response": {}, "extra": json.loads(nested(256))})
+    assert (status, [*error["fields"]]) == (422, ["extra"])
     assert await replies.served.post("/increment_counter", {"count": 1}) == (200, {"success": True})
+    assert (await replies.served.post("/verify", {"response": {"usage": {"type": [1]}}}))[0] == 200
 
 
 async def test_rows_that_cannot_be_aggregated(replies: Replies) -> None:
@@ -223,26 +215,6 @@ async def test_paths_that_are_not_there(replies: Replies) -> None:
             assert "there are: get_counter_value, increment_counter" in error["message"]
     _, error = await replies.error(f"/{'x' * 5000}")
     assert len(error["message"]) < 400
-
-
-async def test_what_is_not_http_is_told_so(serve: Any) -> None:
-    address = urlsplit((await serve()).url)
-    for start in (
-        b"BREW / HTTP/1.1",
-        b"GET / HTTP/9.9",
-        b"GET",
-        b"\x16\x03\x01\x00",
-        b"POST / HTTP/1.1\r\nContent-Length: x",
-        b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2",
-    ):
-        reader, writer = await asyncio.open_connection(address.hostname, address.port)
-        writer.write(start + b"\r\nHost: localhost\r\n\r\n")
-        async with asyncio.timeout(PATIENCE):
-            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-        writer.close()
-        await writer.wait_closed()
-        assert head.startswith(b"HTTP/1.1 400 ")
-        assert json.loads(body)["error"]["code"] == "bad_request"
 
 
 # What an author did not mean to happen.

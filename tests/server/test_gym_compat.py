@@ -1,7 +1,6 @@
 """What clients may do that are used to NeMo Gym's servers: `--extra-arguments ignore` and `--gym-compat`."""
 
 import json
-import urllib.request
 from typing import Any
 
 import pytest
@@ -109,11 +108,3 @@ async def test_a_token_that_is_not_valid_is_refused_all_the_same(serve: Any) -> 
     assert (await served.post("/counter/get_counter_value", headers=forged))[0] == 401
     await served.post("/weather/seed_session", {})
     assert (await served.post("/counter/get_counter_value"))[0] == 401
-
-
-def test_the_options_reach_the_workers(launch: Any) -> None:
-    """`stateroom serve --gym-compat --workers 2`."""
-    served = launch("counter", "--gym-compat", "--workers", "2")
-    asked = urllib.request.Request(f"{served.url}/increment_counter", data=b'{"count": 2, "more": 1}')
-    with urllib.request.urlopen(asked) as reply:
-        assert json.loads(reply.read()) == {"success": True}

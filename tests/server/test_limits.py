@@ -1,21 +1,16 @@
 """How much of everything there may be, and what is said when it is too much."""
 
 import asyncio
-import json
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-from textwrap import dedent
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 from stateroom import Environment, State, tool
 from stateroom.gallery import CounterEnvironment
 from stateroom.session import MAX_READS
-from tests.patience import PATIENCE
+from tests.server.test_protocol import get, read
 
 ROW = {"initial_count": 3, "expected_count": 9}
 
@@ -59,28 +54,6 @@ class NotesEnvironment(Environment[Notes]):
         return float(len(state.text))
 
 
-@asynccontextmanager
-async def connected(served: Any) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    address = urlsplit(served.url)
-    reader, writer = await asyncio.open_connection(address.hostname, address.port)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        await writer.wait_closed()
-
-
-async def reply(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Any]:
-    """Status, headers and body of the next reply on a connection."""
-    async with asyncio.timeout(PATIENCE):
-        status = int((await reader.readline()).split()[1])
-        headers = {}
-        while line := (await reader.readline()).decode().strip():
-            name, _, value = line.partition(": ")
-            headers[name] = value
-        return status, headers, json.loads(await reader.readexactly(int(headers["content-length"])))
-
-
 async def token_of(served: Any) -> str:
     """The cookie of a new session."""
     await served.post("/seed_session", ROW)
@@ -118,61 +91,32 @@ async def test_a_body_may_be_so_large_and_no_larger(serve: Any, chunked: bool) -
     assert await served.post("/get_counter_value") == (200, {"count": 9})
 
 
-async def test_a_body_that_is_said_to_be_too_large_is_not_waited_for(serve: Any) -> None:
+async def test_a_body_that_is_said_to_be_too_large_is_not_waited_for(serve: Any, wire: Any) -> None:
     served = await serve(max_body=1000)
     token = await token_of(served)
     for path in ("increment_counter", "seed_session", "verify", "close_session", "aggregate_metrics", "step"):
-        async with connected(served) as (reader, writer):
-            head = f"POST /{path} HTTP/1.1\r\nHost: localhost\r\nCookie: {token}\r\nContent-Length: 99999999999\r\n\r\n"
-            writer.write(head.encode())
-            status, headers, said = await reply(reader)
-            assert (status, said["error"]["code"]) == (413, "too_large")
-            assert headers["set-cookie"].startswith(token)
+        reader, writer = await wire(served.port)
+        writer.write(get(f"/{path}", f"Cookie: {token}", "Content-Length: 99999999999", method="POST"))
+        answer = await read(reader)
+        assert (answer.status, answer.json["error"]["code"]) == (413, "too_large")
+        assert answer.headers["set-cookie"].startswith(token)
 
 
-async def test_one_who_waits_to_be_told_to_go_on_is_told_at_once_not_to(serve: Any) -> None:
-    served = await serve(max_body=1000)
-    token = await token_of(served)
-    head = f"POST /increment_counter HTTP/1.1\r\nHost: localhost\r\nCookie: {token}\r\nExpect: 100-continue\r\n"
-    async with connected(served) as (reader, writer):
-        writer.write(f"{head}Content-Length: 1001\r\n\r\n".encode())
-        assert (await reply(reader))[0] == 413
-    async with connected(served) as (reader, writer):
-        writer.write(f"{head}Content-Length: 12\r\n\r\n".encode())
-        assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
-        await reader.readline()
-        writer.write(b'{"count": 6}')
-        assert (await reply(reader))[0] == 200
-
-
-async def test_a_client_that_goes_away_before_its_body_is_whole_has_asked_for_nothing(serve: Any, until: Any) -> None:
+async def test_a_client_that_goes_away_before_its_body_is_whole_has_asked_for_nothing(
+    serve: Any, wire: Any, until: Any
+) -> None:
     environment = NotesEnvironment()
     environment.release.set()
     served = await serve(environment)
-    token = await token_of(served)
-    head = f"POST /wait HTTP/1.1\r\nHost: localhost\r\nCookie: {token}\r\nExpect: 100-continue\r\n"
-    async with connected(served) as (reader, writer):
-        writer.write(f"{head}Content-Length: 12\r\n\r\n".encode())
-        assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
-        waiting = len(asyncio.all_tasks())
-        writer.write(b"{")
+    head = (f"Cookie: {await token_of(served)}", "Expect: 100-continue", "Content-Length: 12")
+    reader, writer = await wire(served.port)
+    writer.write(get("/wait", *head, method="POST"))
+    assert (await read(reader)).status == 100
+    waiting = len(asyncio.all_tasks())
+    writer.write(b"{")
+    writer.close()
     await until(lambda: len(asyncio.all_tasks()) < waiting)
     assert not environment.started.is_set()
-
-
-async def test_a_head_may_be_so_large_and_no_larger(serve: Any) -> None:
-    served = await serve(max_head=4000)
-    token = await token_of(served)
-    for size, status in [(3000, 404), (5000, 431), (50_000, 431)]:
-        for request in (f"POST /{'x' * size} HTTP/1.1\r\n", f"POST /x HTTP/1.1\r\nX-Filler: {'x' * size}\r\n"):
-            async with connected(served) as (reader, writer):
-                writer.write(f"{request}Host: localhost\r\nCookie: {token}\r\nContent-Length: 0\r\n\r\n".encode())
-                found, headers, said = await reply(reader)
-                assert headers["set-cookie"].startswith(token)
-                assert (found, said["error"]["code"]) == (status, "unknown_tool" if status == 404 else "head_too_large")
-                if status == 431:
-                    assert "4,000 bytes" in said["error"]["message"]
-    assert await served.post("/get_counter_value") == (200, {"count": 3})
 
 
 # States.
@@ -221,22 +165,6 @@ async def test_there_may_be_so_many_sessions_and_no_more(serve: Any) -> None:
 # Calls.
 
 
-async def test_so_many_calls_may_be_in_flight_and_no_more(serve: Any) -> None:
-    environment = NotesEnvironment()
-    served = await serve(environment, max_calls=1)
-    await served.post("/seed_session", {})
-    waiting = asyncio.create_task(served.post("/wait"))
-    await environment.started.wait()
-    async with served.client.post(f"{served.url}/write", json={"text": "x"}) as answer:
-        said = await answer.json()
-        assert (answer.status, said["error"]["code"], answer.headers["Retry-After"]) == (503, "busy", "1")
-        assert "in flight already" in said["error"]["message"]
-        assert "Set-Cookie" in answer.headers
-    environment.release.set()
-    assert await waiting == (200, "waited")
-    assert await served.post("/write", {"text": "x"}) == (200, 7)
-
-
 async def test_one_session_leaves_room_for_the_calls_of_others(serve: Any, connect: Any, until: Any) -> None:
     environment = NotesEnvironment()
     served = await serve(environment, max_calls=8 * MAX_READS)
@@ -252,20 +180,18 @@ async def test_one_session_leaves_room_for_the_calls_of_others(serve: Any, conne
     assert all(status == 200 for status, _ in await asyncio.gather(*waiting))
 
 
-async def test_a_request_that_is_not_whole_keeps_no_other_out(serve: Any) -> None:
+async def test_a_request_that_is_not_whole_keeps_no_other_out(serve: Any, wire: Any) -> None:
     served = await serve(max_calls=1)
-    token = await token_of(served)
-    head = f"POST /increment_counter HTTP/1.1\r\nHost: localhost\r\nCookie: {token}\r\nExpect: 100-continue\r\n"
-    async with connected(served) as (reader, writer):
-        writer.write(f"{head}Content-Length: 12\r\n\r\n".encode())
-        assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
-        await reader.readline()
-        assert await served.post("/get_counter_value") == (200, {"count": 3})
-        writer.write(b'{"count": 6}')
-        assert (await reply(reader))[0] == 200
+    head = (f"Cookie: {await token_of(served)}", "Expect: 100-continue", "Content-Length: 12")
+    reader, writer = await wire(served.port)
+    writer.write(get("/increment_counter", *head, method="POST"))
+    assert (await read(reader)).status == 100
+    assert await served.post("/get_counter_value") == (200, {"count": 3})
+    writer.write(b'{"count": 6}')
+    assert (await read(reader)).status == 200
 
 
-async def test_the_limit_of_calls_is_that_of_every_route_but_the_probes(serve: Any) -> None:
+async def test_so_many_requests_may_be_in_flight_and_no_more_but_probes(serve: Any) -> None:
     environment = NotesEnvironment()
     served = await serve(environment, max_calls=1)
     await served.post("/seed_session", {})
@@ -277,9 +203,12 @@ async def test_the_limit_of_calls_is_that_of_every_route_but_the_probes(serve: A
         async with served.client.get(f"{served.url}{path}") as answer:
             assert (path, answer.status, (await answer.json())["error"]["code"]) == (path, 503, "busy")
             assert "Set-Cookie" in answer.headers
+    async with served.client.post(f"{served.url}/write", json={"text": "x"}) as answer:
+        said = await answer.json()
+        assert (answer.status, said["error"]["code"], answer.headers["Retry-After"]) == (503, "busy", "1")
     environment.release.set()
     assert await waiting == (200, "waited")
-    assert (await served.get("/openapi.json"))[0] == 200
+    assert await served.post("/write", {"text": "x"}) == (200, 7)
 
 
 async def test_a_call_may_take_so_long_and_no_longer(serve: Any) -> None:
@@ -315,33 +244,14 @@ async def test_a_seed_may_take_so_long_and_no_longer(serve: Any) -> None:
 # The log.
 
 
-async def test_a_failed_call_writes_little_to_the_log(launch: Any, connect: Any, tmp_path: Path) -> None:
-    (tmp_path / "loud.py").write_text(
-        dedent("""
-            from stateroom import Environment, State, tool
-
-            class Loud(Environment[State]):
-                '''Repeats what it is told.'''
-
-                @tool
-                def shout(self, state: State, text: str) -> None:
-                    '''Fail.'''
-                    try:
-                        raise KeyError(text)
-                    except KeyError as error:
-                        raise ValueError(text) from error
-
-                def verify(self) -> float:
-                    return 0.0
-        """)
-    )
-    command = launch("loud:Loud")
+async def test_a_failed_call_writes_little_to_the_log(launch: Any, connect: Any, room: str) -> None:
+    command = launch(room)
     client = await connect(command.root)
     await client.post("/seed_session", {})
     for _ in range(3):
-        assert (await client.post("/shout", {"text": "x" * 1_000_000}))[0] == 500
+        assert (await client.post("/fail", {"why": "x" * 1_000_000}))[0] == 500
     command.signal(signal.SIGTERM)
     command.wait()
     assert 3_000 < len(command.said) < 60_000
     assert "no running event loop" not in command.said
-    assert "loud.py" in command.said
+    assert "room.py" in command.said

@@ -84,15 +84,6 @@ class Desk(Environment[Note]):
         state.lines.append("never seen")
         raise KeyError("a secret of the author's")
 
-    @tool
-    async def run_code(self, state: Note, code: str) -> str:
-        """Run what a model wrote."""
-        try:
-            exec(code)
-        except Exception as error:  # noqa: BLE001 - which is all that an author thinks of
-            return repr(error)
-        return "done"
-
     @tool(effect="read")
     def odd(self, state: Note) -> dict[str, Any]:
         """What few can say."""
@@ -193,11 +184,12 @@ async def test_a_parameter_shown_under_an_injected_name_works_everywhere(serve: 
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_the_tools_are_listed_with_their_schemas(serve: Any, era: str) -> None:
+async def test_the_tools_are_listed_with_their_schemas_and_what_they_do(serve: Any, era: str) -> None:
     served = await serve(Desk())
     async with connected(f"{served.url}/mcp", await seeded(served), era=era) as client:
         listed = {listed.name: listed for listed in (await client.list_tools()).tools}
-    assert set(listed) == {"read", "add", "page", "mail", "stumble", "run_code", "odd"}
+        result = await client.call_tool("page", {"number": 3})  # the client checks it
+    assert set(listed) == {"read", "add", "page", "mail", "stumble", "odd"}
     for definition in Desk().tool_definitions():
         assert listed[definition["name"]].description == definition["description"]
     assert listed["add"].input_schema["properties"]["line"]["description"] == "What it says."
@@ -206,32 +198,17 @@ async def test_the_tools_are_listed_with_their_schemas(serve: Any, era: str) -> 
     assert page["properties"]["size"] == {"type": "integer", "default": 10}
     assert page["properties"]["at"]["anyOf"][0]["properties"]["page"] == {"type": "integer"}
     assert "$" not in json.dumps(page)
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_a_tool_with_a_known_result_lists_its_schema(serve: Any, era: str) -> None:
-    served = await serve(Desk())
-    async with connected(f"{served.url}/mcp", await seeded(served), era) as client:
-        schemas = {listed.name: listed.output_schema for listed in (await client.list_tools()).tools}
-        result = await client.call_tool("page", {"number": 3})  # the client checks it
-    assert [name for name, schema in schemas.items() if schema] == ["page"]
-    assert schemas["page"] is not None
-    assert schemas["page"]["properties"]["lines"] == {"type": "array", "items": {"type": "string"}}
+    [returns] = [tool.output_schema for tool in listed.values() if tool.output_schema]
+    assert returns["properties"]["lines"] == {"type": "array", "items": {"type": "string"}}
     assert result.structured_content == {"number": 3, "lines": ["\ufffd"]}
     assert json.loads(text_of(result)) == {"number": 3, "lines": ["\ud83d"]}
-
-
-async def test_annotations_say_what_a_tool_does(serve: Any) -> None:
-    served = await serve(Desk())
-    async with connected(f"{served.url}/mcp") as client:
-        hints = {
-            listed.name: listed.annotations and listed.annotations.model_dump(by_alias=True, exclude_none=True)
-            for listed in (await client.list_tools()).tools
-        }
-    assert hints["read"] == {"readOnlyHint": True, "openWorldHint": False}
+    hints = {
+        name: tool.annotations and tool.annotations.model_dump(by_alias=True, exclude_none=True)
+        for name, tool in listed.items()
+    }
     changes = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False}
-    assert hints["add"] == {**changes, "openWorldHint": False}
-    assert hints["mail"] == {**changes, "openWorldHint": True}
+    assert hints["read"] == {"readOnlyHint": True, "openWorldHint": False}
+    assert (hints["add"], hints["mail"]) == ({**changes, "openWorldHint": False}, {**changes, "openWorldHint": True})
 
 
 async def test_a_client_learns_whom_it_talks_to(serve: Any) -> None:
@@ -276,54 +253,16 @@ async def test_sessions_side_by_side_keep_to_themselves(serve: Any, era: str) ->
     await asyncio.gather(*(episode(number) for number in range(5)))
 
 
-async def test_calls_of_one_client_at_once_all_count(serve: Any) -> None:
-    served = await serve()
-    async with connected(f"{served.url}/mcp", await seeded(served)) as client:
-        await asyncio.gather(*(client.call_tool("increment_counter", {"count": 1}) for _ in range(20)))
-        assert (await client.call_tool("get_counter_value")).structured_content == {"count": 23}
-
-
-async def test_any_worker_answers_any_call(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path / 'shared.db'}"
-    one, other = await serve(store=store), await serve(store=store)
-    headers = await seeded(one)
-    async with connected(f"{one.url}/mcp", headers) as here, connected(f"{other.url}/mcp", headers) as there:
-        for client in (here, there, here):
-            await client.call_tool("increment_counter", {"count": 1})
-        assert (await there.call_tool("get_counter_value")).structured_content == {"count": 6}
-    status, reply = await post(other, message("tools/call", name="get_counter_value"), headers)  # with no handshake
-    assert (status, reply["result"]["structuredContent"]) == (200, {"count": 6})
-
-
-async def test_results_that_are_no_object_are_text(serve: Any) -> None:
+@pytest.mark.parametrize("era", ERAS)
+async def test_results_that_are_no_object_or_that_few_can_read_are_text(serve: Any, era: str) -> None:
     served = await serve(Desk())
-    async with connected(f"{served.url}/mcp", await seeded(served)) as client:
+    async with connected(f"{served.url}/mcp", await seeded(served), era) as client:
         added = await client.call_tool("add", {"line": "é", "places": {"a": [1]}})
         assert (text_of(added), added.structured_content) == ('"1 lines"', None)
         lines = await client.call_tool("read")
         assert (text_of(lines), lines.structured_content) == ('["é"]', None)
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_results_that_few_can_read_arrive_as_text(serve: Any, era: str) -> None:
-    served = await serve(Desk())
-    async with connected(f"{served.url}/mcp", await seeded(served), era) as client:
         odd = await client.call_tool("odd")
-        assert json.loads(text_of(odd)) == {"half": "\ud83d", "large": 10**30}
-        assert not odd.is_error
-
-
-async def test_code_that_a_model_wrote_ends_its_own_call_only(serve: Any) -> None:
-    served = await serve(Desk())
-    async with (
-        connected(f"{served.url}/mcp", await seeded(served)) as client,
-        connected(f"{served.url}/mcp", await seeded(served)) as other,
-    ):
-        for raised in ("KeyboardInterrupt", "SystemExit", "GeneratorExit", "CancelledError", "Own"):
-            code = f"from asyncio import CancelledError\nclass Own(BaseException): pass\nraise {raised}"
-            failed = error_of(await client.call_tool("run_code", {"code": code}))
-            assert (failed["code"], raised in failed["message"]) == ("tool_failed", True)
-            assert text_of(await other.call_tool("run_code", {"code": "pass"})) == '"done"'
+        assert (json.loads(text_of(odd)), odd.is_error) == ({"half": "\ud83d", "large": 10**30}, False)
 
 
 async def test_failures_read_as_they_do_over_http(serve: Any) -> None:
@@ -569,19 +508,6 @@ async def test_a_cookie_is_no_token_here_and_starts_no_session(serve: Any) -> No
         assert (await post(served, message("tools/call", name=name)))[0] == 401
 
 
-async def test_a_token_is_good_for_as_long_as_it_says(serve: Any) -> None:
-    time = [1_000_000.0]
-    served = await serve(ttl=60.0, now=lambda: time[0])
-    headers = await seeded(served)
-    call = message("tools/call", name="get_counter_value")
-    time[0] += 61
-    status, reply = await post(served, call, headers)
-    assert (status, reply["result"]["isError"]) == (200, True)
-    assert json.loads(reply["result"]["content"][0]["text"])["error"]["code"] == "session_expired"
-    time[0] += 25 * 3600
-    assert (await post(served, call, headers))[0] == 401
-
-
 async def test_only_tools_can_be_called(serve: Any) -> None:
     served = await serve()
     async with connected(f"{served.url}/mcp", await seeded(served)) as client:
@@ -590,35 +516,6 @@ async def test_only_tools_can_be_called(serve: Any) -> None:
             assert failed["code"] == "unknown_tool"
             assert "get_counter_value" in failed["message"]
         assert (await client.call_tool("get_counter_value")).structured_content == {"count": 3}
-
-
-async def test_a_sealed_session_says_so(serve: Any) -> None:
-    served = await serve()
-    headers = await seeded(served)
-    cookie = {"Cookie": f"stateroom_counter={headers[HEADER]}"}
-    async with connected(f"{served.url}/mcp", headers) as client:
-        await client.call_tool("increment_counter", {"count": 6})
-        assert (await served.post("/verify", {**ROW, "response": {}}, headers=cookie))[0] == 200
-        failed = await client.call_tool("increment_counter", {"count": 1})
-        assert error_of(failed)["code"] == "session_sealed"
-        async with served.client.post(f"{served.url}/increment_counter", json={"count": 1}, headers=cookie) as reply:
-            assert (reply.status, await reply.text()) == (409, text_of(failed))
-
-
-async def test_a_closed_session_says_so(serve: Any) -> None:
-    served = await serve()
-    _, reply = await served.post("/seed_session", ROW)
-    async with connected(f"{served.url}/mcp", reply["mcp"]["headers"]) as client:
-        await client.call_tool("increment_counter", {"count": 6})
-        assert (await served.post("/close_session", {"resources_session_id": reply["session_id"]}))[0] == 200
-        assert error_of(await client.call_tool("get_counter_value"))["code"] == "session_closed"
-
-
-async def test_a_lost_session_says_so(serve: Any) -> None:
-    headers = await seeded(await serve())
-    served = await serve()  # the same secret, but a store of its own
-    async with connected(f"{served.url}/mcp", headers) as client:
-        assert error_of(await client.call_tool("get_counter_value"))["code"] == "unknown_session"
 
 
 # Environments.
@@ -675,12 +572,6 @@ async def test_what_is_no_message_is_refused(serve: Any) -> None:
     streaming = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": ERAS[1]}
     status, reply = await post(served, listen, {**streaming, "Mcp-Method": "subscriptions/listen"})
     assert (status, reply["error"]["message"]) == (404, "Method not found")  # there is nothing to stream
-
-
-async def test_a_path_may_name_the_rollout(serve: Any) -> None:
-    served = await serve()
-    async with connected(f"{served.url}/ng-rollout/task-7/mcp", await seeded(served)) as client:
-        assert (await client.call_tool("get_counter_value")).structured_content == {"count": 3}
 
 
 async def test_the_sdk_minds_no_host_name(serve: Any) -> None:

@@ -1,12 +1,9 @@
 """What is counted, by whom, and what a scrape tells of it."""
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -121,20 +118,6 @@ async def test_sessions_that_live_and_that_expire_are_counted(serve: Any, tmp_pa
             _, text = await scraped(after)
             expired = Samples(text)("stateroom_sessions_expired_total")
     assert (expired, Samples(text)("stateroom_sessions_live")) == (1, 0)
-
-
-async def test_environments_are_told_apart(serve: Any) -> None:
-    class Other(Moody):
-        pass
-
-    served = await serve(Moody(), Other())
-    await served.post("/other/seed_session", ROW)
-    await served.post("/other/answer", {"mood": "fine"})
-    found = Samples((await scraped(served))[1])
-    assert found("stateroom_calls_total", "other", "answer", "ok") == 1
-    assert found("stateroom_calls_total", "moody", "answer", "ok") == 0
-    assert found("stateroom_sessions_seeded_total", "other") == 1
-    assert found("stateroom_sessions_seeded_total", "moody") == 0
 
 
 TIMES = st.floats(0, 100) | st.sampled_from(BOUNDS)
@@ -324,40 +307,6 @@ def test_a_worker_that_is_killed_leaves_its_metrics_to_the_next(worker: Any, tmp
     assert told == [1000, 1200, 1200, 1230, 1234, 1234]
     assert all(earlier <= later for earlier, later in pairwise(told))
     assert len(list(tmp_path.iterdir())) == 2  # the third took over the first's
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the worker processes as Linux shows them")
-async def test_any_worker_of_a_server_answers_for_all(launch: Any, connect: Any, until: Any, tmp_path: Path) -> None:
-    (shared := tmp_path / "shared").mkdir()
-    command = launch("counter", "--workers", "2", TMPDIR=str(shared))
-    await until(lambda: len(list(shared.glob("*/*"))) == 2)  # both have begun
-
-    async def counted() -> float:
-        _, text = await scraped(await connect(command.root))
-        return Samples(text)("stateroom_calls_total", "counter", "increment_counter", "ok")
-
-    @contextmanager
-    def without(worker: int) -> Iterator[None]:
-        os.kill(worker, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(worker, signal.SIGCONT)
-
-    first, second = command.workers()
-    with without(first):
-        client = await connect(command.root)
-        await client.post("/seed_session", ROW)
-        assert (await client.post("/increment_counter", {"count": 1}))[0] == 200
-    with without(second):
-        again = await connect(command.root, like=client)  # a connection of its own, which any worker may take
-        assert (await again.post("/increment_counter", {"count": 1}))[0] == 200
-        assert await counted() == 2
-    with without(first):
-        assert await counted() == 2
-    command.signal(signal.SIGTERM)
-    assert await asyncio.to_thread(command.wait) == 0
-    assert list(shared.iterdir()) == []
 
 
 class Faulty(WrappedStore):

@@ -1,6 +1,5 @@
-"""A served model, as OpenAI's own client sees it: both APIs, whole and in a stream, with and without `await`."""
+"""A served model, as OpenAI's own client sees it: both APIs, whole and in a stream."""
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,48 +50,37 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield started
 
 
-@pytest.fixture(params=["sync", "async"])
-def responses(served: Served, request: pytest.FixtureRequest) -> Ask:
+@pytest.fixture
+def client(served: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=served.url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def responses(served: Served, client: openai.OpenAI) -> Ask:
     """Asks by the Responses API: the final response, and the types of the events before it."""
 
-    def whole(**body: Any) -> Any:
-        with openai.OpenAI(base_url=served.url, api_key="none", max_retries=0) as client:
-            if not body.pop("stream", False):
-                return client.responses.create(model=served.name, **body), []
-            with client.responses.stream(model=served.name, **body) as stream:
-                types = [event.type for event in stream]
-                return stream.get_final_response(), types
+    def ask(*, stream: bool = False, **body: Any) -> Any:
+        if not stream:
+            return client.responses.create(model=served.name, **body), []
+        with client.responses.stream(model=served.name, **body) as events:
+            types = [event.type for event in events]
+            return events.get_final_response(), types
 
-    async def awaited(**body: Any) -> Any:
-        async with openai.AsyncOpenAI(base_url=served.url, api_key="none", max_retries=0) as client:
-            if not body.pop("stream", False):
-                return await client.responses.create(model=served.name, **body), []
-            async with client.responses.stream(model=served.name, **body) as stream:
-                types = [event.type async for event in stream]
-                return await stream.get_final_response(), types
-
-    return whole if request.param == "sync" else lambda **body: asyncio.run(awaited(**body))
+    return ask
 
 
-@pytest.fixture(params=["sync", "async"])
-def chat(served: Served, request: pytest.FixtureRequest) -> Ask:
+@pytest.fixture
+def chat(served: Served, client: openai.OpenAI) -> Ask:
     """Asks by Chat Completions: the completion."""
 
-    def whole(**body: Any) -> Any:
-        with openai.OpenAI(base_url=served.url, api_key="none", max_retries=0) as client:
-            if not body.pop("stream", False):
-                return client.chat.completions.create(model=served.name, **body)
-            with client.chat.completions.stream(model=served.name, **body) as stream:
-                return stream.get_final_completion()
+    def ask(*, stream: bool = False, **body: Any) -> Any:
+        if not stream:
+            return client.chat.completions.create(model=served.name, **body)
+        with client.chat.completions.stream(model=served.name, **body) as chunks:
+            return chunks.get_final_completion()
 
-    async def awaited(**body: Any) -> Any:
-        async with openai.AsyncOpenAI(base_url=served.url, api_key="none", max_retries=0) as client:
-            if not body.pop("stream", False):
-                return await client.chat.completions.create(model=served.name, **body)
-            async with client.chat.completions.stream(model=served.name, **body) as stream:
-                return await stream.get_final_completion()
-
-    return whole if request.param == "sync" else lambda **body: asyncio.run(awaited(**body))
+    return ask
 
 
 def test_a_response_with_a_call(responses: Ask) -> None:
@@ -166,20 +154,18 @@ def test_a_completion_with_a_message(chat: Ask, stream: bool) -> None:
     assert completion.usage.completion_tokens == Estimate().count(message("The counter is at 9."))
 
 
-def test_the_chunks_of_a_stream_have_usage_only_if_it_is_asked_for(served: Served) -> None:
-    with openai.OpenAI(base_url=served.url, api_key="none") as client:
-        chunks = [*client.chat.completions.create(model=served.name, messages=READ_CHAT, stream=True)]
+def test_the_chunks_of_a_stream_have_usage_only_if_it_is_asked_for(served: Served, client: openai.OpenAI) -> None:
+    chunks = [*client.chat.completions.create(model=served.name, messages=READ_CHAT, stream=True)]
     assert all(chunk.usage is None for chunk in chunks)
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["stop"]
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-def test_the_model_is_listed(served: Served) -> None:
-    with openai.OpenAI(base_url=served.url, api_key="none") as client:
-        assert [model.id for model in client.models.list()] == ["reference:counter"]
-        assert client.models.retrieve("reference:counter").owned_by == "stateroom"
-        with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
-            client.models.retrieve("gpt")
+def test_the_model_is_listed(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["reference:counter"]
+    assert client.models.retrieve("reference:counter").owned_by == "stateroom"
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
+        client.models.retrieve("gpt")
 
 
 @pytest.mark.more("a local model")

@@ -38,14 +38,9 @@ def test_a_policy_acts_as_it_does_without_a_server_luck_and_all(
     assert {reward for reward, _ in here} == {0.0, 1.0}
 
 
-@pytest.mark.parametrize("api", ["chat", "responses"])
-def test_rollouts_are_served_again(run: Run, api: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("api", "how"), [("chat", signal.SIGINT), ("responses", signal.SIGTERM)])
+def test_rollouts_are_served_again_until_a_signal(run: Run, api: str, how: signal.Signals, tmp_path: Path) -> None:
     first = run("counter", "noisy", "first")
     with serving("replay:first.jsonl", tmp_path) as served:
         assert run("counter", f"{api}:{served.name}@{served.url}", "again") == first
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_to_stop_when_told_so_is_a_success(how: signal.Signals, tmp_path: Path) -> None:
-    with serving("reference:counter", tmp_path) as served:
         assert served.stop(how) == (0, "")

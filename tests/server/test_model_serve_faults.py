@@ -66,7 +66,7 @@ async def posting(model: Model, **limits: int) -> AsyncIterator[Post]:
 
 
 class Waiting(Model):
-    """Answers when it is let go."""
+    """Answers how many items it was shown, when it is let go."""
 
     def __init__(self) -> None:
         self.asked, self.release = asyncio.Event(), asyncio.Event()
@@ -74,7 +74,7 @@ class Waiting(Model):
     async def answer(self, request: Request) -> Answer:
         self.asked.set()
         await self.release.wait()
-        return Answer([message("yes")])
+        return Answer([message(str(len(request.items)))])
 
 
 async def test_so_many_requests_may_be_in_flight_and_no_more() -> None:

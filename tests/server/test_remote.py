@@ -360,20 +360,6 @@ async def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def test_the_command_with_an_environment(serve: Any, tmp_path: Path) -> None:
-    served = await serve()
-    options = ("counter", "--model", "noisy", "--repeats", "2", "--json", "--output")
-    here, there = await asyncio.gather(
-        command(tmp_path, *options, "here.jsonl"),
-        command(tmp_path, *options, "there.jsonl", "--server", served.url),
-    )
-    assert (here[0], there[0]) == (0, 0), there[2]
-    found = json.loads(there[1])
-    assert found["metrics"] == json.loads(here[1])["metrics"]
-    assert set(found["files"]) == {"rollouts", "inputs", "metrics", "run"}
-    assert lines(tmp_path / "there.jsonl") == lines(tmp_path / "here.jsonl")
-
-
 async def test_the_command_without_an_environment(serve: Any, tmp_path: Path) -> None:
     served = await serve()
     tools = CounterEnvironment().tool_definitions()

@@ -107,14 +107,6 @@ async def test_an_environment_that_only_the_server_knows(serve: Any, tmp_path: P
     assert {row["_stateroom_parent"]["revision"] for row in rows} == {1}
 
 
-async def test_one_of_several_environments(serve: Any, tmp_path: Path) -> None:
-    served = await serve(CounterEnvironment(), ExtractionEnvironment())
-    report = await run(
-        make_run(**settings(tmp_path, "x", CounterEnvironment, server=f"{served.url}/counter/", group=2))
-    )
-    assert (report.episodes, report.failed) == (6, 0)
-
-
 async def test_the_admin_token_is_asked_for_before_anything_runs(serve: Any, tmp_path: Path) -> None:
     served = await serve(admin_token="open sesame")
     given = settings(tmp_path, "x", CounterEnvironment, server=served.url, group=2)

@@ -124,15 +124,6 @@ async def test_the_key_of_an_older_secret_is_good(serve: Any, tmp_path: Path) ->
     assert await after.post("/get_counter_value") == (200, {"count": 20})
 
 
-async def test_a_gymnasium_client_resets_with_its_key(serve: Any) -> None:
-    served = await serve()
-    _, first = await served.post("/reset", ROW)
-    status, second = await served.post("/reset", {**OTHER, "seed_key": first["info"]["seed_key"]})
-    assert (status, second["observation"]) == (200, None)
-    assert await served.post("/get_counter_value") == (200, {"count": 20})
-    assert (await entries(served, first["info"]["session_id"]))[-1].kind == "close"
-
-
 async def test_without_a_state_seeding_again_needs_the_key_too(serve: Any) -> None:
     served = await serve(WeatherEnvironment())
     _, first = await served.post("/seed_session", {})

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -27,15 +26,6 @@ def served(launch_once: Any) -> Any:
     return launch_once("counter", "weather", STATEROOM_SECRET=None)
 
 
-async def test_one_environment_is_served_at_the_root(launch: Any, connect: Any) -> None:
-    command = launch("counter")
-    client = await connect(command.url)
-    assert await client.get("/ready") == (200, {"status": "ok"})
-    assert command.lines[0] == f"counter: http://127.0.0.1:{command.port}"
-    assert (await client.post("/seed_session", SEED))[0] == 200
-    assert (await client.post("/counter/seed_session", SEED))[0] == 404
-
-
 def test_it_says_where_it_serves(served: Any) -> None:
     root = f"http://127.0.0.1:{served.port}"
     assert served.lines[:2] == [f"counter: {root}/counter", f"weather: {root}/weather"]
@@ -51,36 +41,8 @@ def test_it_does_not_say_the_password_of_its_store(launch: Any, postgresql_url: 
     assert password not in said
 
 
-async def test_several_environments_are_served_side_by_side(served: Any, connect: Any) -> None:
-    client = await connect(served.root)
-    assert (await client.post("/counter/seed_session", SEED))[0] == 200
-    assert await client.post("/counter/get_counter_value") == (200, {"count": 3})
-    other = await connect(served.root)
-    assert (await other.post("/weather/get_weather", {"city": "Rome"}))[0] == 200
-    assert (await other.post("/seed_session", SEED))[0] == 404
-
-
 def test_the_default_store_is_a_file_in_the_current_folder(served: Any) -> None:
     assert (served.folder / "stateroom.db").stat().st_size > 0
-
-
-def test_a_secret_is_made_on_first_use_for_the_user_alone(served: Any) -> None:
-    secret = served.folder / "data" / "stateroom" / "secret"
-    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-    assert len(secret.read_text().strip()) > 30
-
-
-async def test_a_new_secret_takes_over_from_an_old_one(launch: Any, connect: Any) -> None:
-    old, new = "the old secret is long", "the new secret is long"
-    before = launch("counter", STATEROOM_SECRET=old)
-    client = await connect(before.url)
-    assert (await client.post("/seed_session", SEED))[0] == 200
-    both = launch("counter", STATEROOM_SECRET=f"{new}, {old}")
-    renewed = await connect(both.url, like=client)
-    assert await renewed.post("/get_counter_value") == (200, {"count": 3})
-    after = launch("counter", STATEROOM_SECRET=new)
-    for holder, status in ((client, 401), (renewed, 200)):
-        assert (await (await connect(after.url, like=holder)).post("/get_counter_value"))[0] == status
 
 
 async def test_environments_of_ones_own(launch: Any, connect: Any, room: str, tmp_path: Path) -> None:
@@ -219,24 +181,7 @@ async def test_a_server_that_reloads_has_the_new_tool_and_the_old_sessions(
     command.wait_until(lambda: not command.alive())
 
 
-async def test_studio_reloads_and_says_that_memory_is_lost(
-    launch: Any, connect: Any, until: Any, tmp_path: Path
-) -> None:
-    source = tmp_path / "notes.py"
-    source.write_text(NOTES)
+def test_studio_that_reloads_says_that_memory_is_lost(launch: Any, tmp_path: Path) -> None:
+    (tmp_path / "notes.py").write_text(NOTES)
     command = launch("notes.py:NotesEnvironment", "--reload", "--store", "memory://", command="studio")
-    client = await connect(command.root)
-    assert "memory://" in command.said
-
-    async def tools() -> list[str]:
-        with suppress(aiohttp.ClientConnectionError):
-            _, found = await client.get("/studio/api/environments")
-            return [each["name"] for each in found["environments"][0]["tools"]]
-        return []
-
-    async def has_both() -> bool:
-        return await tools() == ["add", "clear"]
-
-    assert await tools() == ["add"]
-    source.write_text(NOTES + CLEAR)
-    await until(has_both)
+    assert "memory:// loses all sessions when the server restarts" in command.said

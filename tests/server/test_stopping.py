@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from stateroom.server.asgi import SEND_WHOLE
-from stateroom.server.response import HTTPResponse
+from stateroom.server.http import HTTPResponse
 from tests.patience import PATIENCE
 from tests.server.conftest import listening
 
@@ -196,66 +196,12 @@ async def test_what_was_acknowledged_is_there_after_a_crash(
 # The sweep.
 
 
-async def test_expired_sessions_are_removed_from_the_file(
-    launch: Any, until: Any, connect: Any, tmp_path: Path
-) -> None:
-    command = launch("counter", "--ttl", "2")
-    client = await connect(command.url)
-    await client.post("/seed_session", {"initial_count": 0, "expected_count": 0})
-    assert (await client.post("/get_counter_value"))[0] == 200
-
-    def left() -> int:
-        with closing(sqlite3.connect(tmp_path / "stateroom.db", timeout=PATIENCE)) as connection:
-            tables = ("sessions", "entries", "snapshots")
-            return sum(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables)
-
-    assert left() > 0
-    await until(lambda: left() == 0)
-    status, body = await client.post("/get_counter_value")
-    assert (status, body["error"]["code"]) == (410, "unknown_session")
-    assert (await client.post("/increment_counter", {"count": 1}))[0] == 410
-
-
-async def test_expired_sessions_are_removed_from_memory(until: Any, serve: Any) -> None:
-    served = await serve(ttl=1)
+async def test_expired_sessions_are_removed_from_memory_and_store(until: Any, serve: Any, store_url: str) -> None:
+    served = await serve(ttl=1, store=store_url)
     _, seeded = await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
     sessions = served.services.environments["counter"].sessions
     assert sessions.loaded(seeded["session_id"]) is not None
     await until(lambda: sessions.loaded(seeded["session_id"]) is None and served.services.count.live == 0)
-    assert await served.services.store.heads() == []
+    sizes = await served.services.store.maintenance.sizes()
+    assert not any(sizes[kind].rows for kind in ("sessions", "entries", "snapshots") if kind in sizes)
     assert (await served.post("/get_counter_value"))[0] == 410
-
-
-async def test_what_expired_while_nobody_served_is_removed_at_the_start(
-    launch: Any, until: Any, connect: Any, tmp_path: Path
-) -> None:
-    before = launch("counter", "--ttl", "0.1")
-    client = await connect(before.url)
-    await client.post("/seed_session", {"initial_count": 0, "expected_count": 0})
-    before.signal(signal.SIGKILL)
-    before.wait()
-    client = await connect(launch("counter").url, like=client)
-
-    def left() -> int:
-        with closing(sqlite3.connect(tmp_path / "stateroom.db", timeout=PATIENCE)) as connection:
-            return int(connection.execute("SELECT count(*) FROM sessions").fetchone()[0])
-
-    await until(lambda: left() == 0)
-    assert (await client.post("/get_counter_value"))[0] == 410
-
-
-async def test_a_store_that_fails_once_is_swept_later(until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = await serve(ttl=0.3)
-    failed = asyncio.Event()
-    sweep = served.services.store.sweep
-
-    async def fail(now: float) -> int:
-        if failed.is_set():
-            return await sweep(now)
-        failed.set()
-        raise ZeroDivisionError("a fault of the store's own")
-
-    await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
-    monkeypatch.setattr(served.services.store, "sweep", fail)
-    await until(lambda: failed.is_set() and served.services.count.live == 0)
-    assert await served.services.store.heads() == []

@@ -10,14 +10,15 @@ from stateroom.store import Entry, Head, open_store
 from tests.patience import PATIENCE
 
 
-async def test_a_sweep_that_is_cancelled_from_elsewhere_is_not_the_last(
-    serve: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [asyncio.CancelledError, ZeroDivisionError])
+async def test_a_sweep_that_fails_is_not_the_last(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     served, sweeps = await serve(ttl=0.1), asyncio.Semaphore(0)
 
     async def sweep() -> int:
         sweeps.release()
-        raise asyncio.CancelledError
+        raise error
 
     monkeypatch.setattr(served.services.environments["counter"].sessions, "sweep", sweep)
     async with asyncio.timeout(PATIENCE):

@@ -293,27 +293,24 @@ def test_nothing_is_imported_unless_traces_are_asked_for(variables: dict[str, st
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_an_exporter_that_is_not_there_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "installed"),
+    [
+        ({"OTEL_TRACES_EXPORTER": "pigeon"}, True),
+        (ENDPOINT, False),
+        ({**ENDPOINT, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, True),
+    ],
+    ids=["exporter", "packages", "protocol"],
+)
+def test_what_is_missing_for_traces_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variables: dict[str, str], installed: bool
 ) -> None:
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "pigeon")
-    assert configure() is None
-    says(caplog.messages[-1])
-
-
-def test_traces_without_their_packages_are_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr(tracing_module, "entry_points", lambda **_: EntryPoints())
-    assert configure() is None
-    says(caplog.messages[-1])
-
-
-def test_a_protocol_that_is_not_there_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if not installed:
+        monkeypatch.setattr(tracing_module, "entry_points", lambda **_: EntryPoints())
     assert configure() is None
     says(caplog.messages[-1])

@@ -233,15 +233,6 @@ async def test_luck_that_is_no_number_is_refused(serve: Any) -> None:
 # Calls that meet, and calls that come again.
 
 
-async def test_ten_increments_at_once_are_ten(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    await served.post("/seed_session", {"initial_count": 0, "expected_count": 10})
-    replies = await asyncio.gather(*(served.post("/increment_counter", {"count": 1}) for _ in range(10)))
-    assert replies == [(200, {"success": True})] * 10
-    assert await served.post("/get_counter_value") == (200, {"count": 10})
-    assert (await served.post("/verify", SAID))[1]["reward"] == 1.0
-
-
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])
 async def test_a_call_that_is_sent_again_is_made_once(serve: Any, store_url: str, together: bool) -> None:
     served = await serve(store=store_url)
@@ -250,15 +241,6 @@ async def test_a_call_that_is_sent_again_is_made_once(serve: Any, store_url: str
     replies = await asyncio.gather(*posts) if together else [await post for post in posts]
     assert replies == [(200, {"success": True})] * 3
     assert await served.post("/get_counter_value") == (200, {"count": 9})
-
-
-async def test_sessions_do_not_share_the_ids_of_calls(serve: Any) -> None:
-    served = await serve()
-    for _ in range(2):
-        await served.post("/seed_session", ROW)
-        await served.post("/increment_counter", {"count": 6}, headers={"Idempotency-Key": "one"})
-        assert await served.post("/get_counter_value") == (200, {"count": 9})
-        served.client.cookie_jar.clear()
 
 
 async def test_an_empty_id_is_none(serve: Any) -> None:
@@ -290,32 +272,6 @@ async def test_a_verdict_seals_the_session(serve: Any, store_url: str) -> None:
     for body in (SAID, {**ROW, **SAID, "reward": 1.0}, {"response": {"output": [{"type": "message"}]}}):
         status, verdict = await served.post("/verify", body)
         assert (status, verdict["response"], verdict["reward"]) == (200, body["response"], 0.0)
-
-
-async def test_a_verdict_of_many_at_once_is_one(serve: Any, store_url: str) -> None:
-    served = await serve(PlainCounterEnvironment(), store=store_url)
-    _, seeded = await served.post("/seed_session", ROW)
-    replies = await asyncio.gather(*(served.post("/verify", {**SAID, "n": index}) for index in range(5)))
-    assert replies == [(200, {**SAID, "reward": 0.0})] * 5
-    session = await served.services.environments["counter"].sessions.open(seeded["session_id"])
-    assert [entry.kind async for entry in session.log()] == ["seed", "verdict"]
-
-
-class EssayEnvironment(CounterEnvironment):
-    """Judges what was said, and not what was done."""
-
-    def verify(self, state: Any, episode: Episode) -> float:
-        return float(any(item.get("text") == "right" for item in (episode.response or {}).get("output", [])))
-
-
-async def test_a_verdict_on_a_forged_response_is_not_given_for_the_true_one(serve: Any, store_url: str) -> None:
-    served = await serve(EssayEnvironment(), store=store_url)
-    await served.post("/seed_session", ROW)
-    forged, true = ({"output": [{"type": "message", "text": text}]} for text in ("right", "wrong"))
-    assert (await served.post("/verify", {"response": forged}))[1]["reward"] == 1.0  # the model's own doing
-    status, refused = await served.post("/verify", {**ROW, "response": true})
-    assert (status, refused["error"]["code"]) == (409, "session_sealed")
-    assert (await served.post("/verify", {**ROW, "response": forged}))[0] == 200
 
 
 class SaidEnvironment(CounterEnvironment):

@@ -11,13 +11,14 @@ import asyncio
 import os
 import socket
 import struct
-import threading
 from collections import Counter
 from contextlib import suppress
 from typing import Self
 from urllib.parse import urlsplit
 
 from psycopg.pq import ConnStatus, PGconn
+
+from tests.servers.process import ServerThread
 
 SERVERS = 3
 _REPORTED = ("server_version", "client_encoding", "server_encoding", "DateStyle", "integer_datetimes", "TimeZone")
@@ -45,7 +46,7 @@ class _Server:
         self._made.finish()
 
 
-class TransactionPooler:
+class TransactionPooler(ServerThread):
     """Stands before the server of a URL, and has a `url` of its own; it runs in a thread of its own."""
 
     def __init__(self, url: str) -> None:
@@ -55,28 +56,13 @@ class TransactionPooler:
         """How often the server has answered, and waited for the next question."""
         self.transactions: Counter[int] = Counter()
         """How many transactions each of the server's processes has done."""
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="pooler", daemon=True)
-        self._thread.start()
+        super().__init__("pooler")
         self._clients: set[asyncio.Task[None]] = set()
-        self._listener = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
+        self._listener = self._do(self._start())
         parts = urlsplit(url)
         user, at, _ = parts.netloc.rpartition("@")
         port = self._listener.sockets[0].getsockname()[1]
         self.url = parts._replace(netloc=f"{user}{at}127.0.0.1:{port}").geturl()
-
-    def stop(self) -> None:
-        """End, with all connections."""
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     # In its thread.
 
@@ -85,7 +71,7 @@ class TransactionPooler:
             self._idle.put_nowait(await _Server(self._target).open())
         return await asyncio.start_server(self._connected, "127.0.0.1", 0)
 
-    async def _stop(self) -> None:
+    async def _end(self) -> None:
         self._listener.close()
         for client in self._clients:
             client.cancel()

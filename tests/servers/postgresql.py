@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Self
 
 import psycopg
 from psycopg.sql import SQL, Identifier
 
 from tests.patience import PATIENCE
 from tests.servers.ports import free_port
+from tests.servers.process import ServerProcess, die_with_parent
 
 NOBODY = 65534
 """Whom the server runs as when we are root, as whom it refuses to."""
@@ -30,8 +28,6 @@ USER, PASSWORD = "captain", "op3n/sesame"
 QUICK = {"fsync": "off", "full_page_writes": "off"}
 """Survives the death of the server, not that of the machine."""
 SETTINGS = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "max_connections": "200"}
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 
 def find_binary(name: str) -> Path:
@@ -47,7 +43,7 @@ def find_binary(name: str) -> Path:
     return Path(on_path).resolve()
 
 
-class PostgreSQLServer:
+class PostgreSQLServer(ServerProcess):
     """A server with one user and one database. `quick` spares the disk, for tests that do not cut the power."""
 
     def __init__(self, *, quick: bool = True, **settings: str) -> None:
@@ -60,7 +56,7 @@ class PostgreSQLServer:
         try:
             self._initialise()
             self.port = free_port()
-            self._start()
+            self.start()
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
@@ -82,20 +78,11 @@ class PostgreSQLServer:
         )
         return done
 
-    def _start(self) -> None:
+    def start(self) -> None:
         options = [f"-c{name}={value}" for name, value in {**self._settings, "port": str(self.port)}.items()]
         command = [str(find_binary("postgres")), "-D", str(self.folder / "data"), *options]
         self.process = self._thread.submit(self._spawn, command).result()
-        give_up = time.monotonic() + PATIENCE
-        while True:
-            try:
-                psycopg.connect(self.url, connect_timeout=2).close()
-                return
-            except psycopg.OperationalError as error:
-                if self.process.poll() is not None or time.monotonic() > give_up:
-                    self.kill()
-                    raise RuntimeError(f"PostgreSQL does not start: {error}\n{self.log.read_text()}") from error
-                time.sleep(0.02)
+        self.wait_until_ready(lambda: psycopg.connect(self.url, connect_timeout=2).close(), psycopg.OperationalError)
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
@@ -105,7 +92,7 @@ class PostgreSQLServer:
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - it does nothing but one call of the system
+                preexec_fn=partial(die_with_parent, signal.SIGQUIT),  # noqa: PLW1509 - it does nothing but one call of the system
                 **self._identity,
             )
         return process
@@ -116,32 +103,14 @@ class PostgreSQLServer:
         return f"postgresql://{USER}:{PASSWORD.replace('/', '%2F')}@127.0.0.1:{self.port}/postgres"
 
     def kill(self) -> None:
-        """End the server at once, as a crash does; what it has kept is found at the next start."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGQUIT)  # to the postmaster, which ends its children before itself
         self.process.wait(PATIENCE)
 
     def stop(self) -> None:
-        """End the server, and remove its folder."""
         self.kill()
         self._thread.shutdown()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def restart(self) -> None:
-        """Start the server again, at the same port with the same data, ending it first if it runs."""
-        self.kill()
-        self._start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)
 
 
 @contextmanager

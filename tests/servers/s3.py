@@ -5,22 +5,19 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
-from typing import Self
-from urllib.error import URLError
 
-from tests.patience import PATIENCE
 from tests.servers.ports import free_port
+from tests.servers.process import ServerProcess
 
 BUCKET = "rooms"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "captain", "AWS_SECRET_ACCESS_KEY": "open-sesame", "AWS_REGION": "us-east-1"}
 """What a client needs in its environment; the server takes any."""
-PROGRAM = Path(__file__).with_name("s3_program.py")
+ROOT = Path(__file__).parents[2]
 
 
-class S3Server:
+class S3Server(ServerProcess):
     """A server with one bucket. What is in it is lost when the server ends, so `restart` begins with nothing.
 
     One that is `careless` takes no heed of the conditions of a write, as some servers do.
@@ -29,27 +26,19 @@ class S3Server:
     def __init__(self, *, careless: bool = False) -> None:
         self.port = free_port()
         self.careless = careless
-        self._start()
+        self.start()
 
-    def _start(self) -> None:
+    def start(self) -> None:
         options = ["careless"] if self.careless else []
         self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(self.port), *options],
+            [sys.executable, "-m", "tests.servers.s3_program", str(self.port), *options],
+            cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        give_up = time.monotonic() + PATIENCE
-        while True:
-            try:
-                request = urllib.request.Request(f"{self.endpoint}/{BUCKET}", method="PUT")
-                urllib.request.urlopen(request, timeout=5).close()
-                return
-            except (URLError, OSError) as error:
-                if self.process.poll() is not None or time.monotonic() > give_up:
-                    self.kill()
-                    raise RuntimeError(f"the S3 server does not start: {error}") from error
-                time.sleep(0.02)
+        request = urllib.request.Request(f"{self.endpoint}/{BUCKET}", method="PUT")
+        self.wait_until_ready(lambda: urllib.request.urlopen(request, timeout=5).close(), OSError)
 
     @property
     def endpoint(self) -> str:
@@ -68,23 +57,3 @@ class S3Server:
     def resume(self) -> None:
         """Let it go on."""
         self.process.send_signal(signal.SIGCONT)
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.process.kill()
-        self.process.wait(PATIENCE)
-
-    def stop(self) -> None:
-        """End it."""
-        self.kill()
-
-    def restart(self) -> None:
-        """Start it again at the same port, with an empty bucket."""
-        self.kill()
-        self._start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

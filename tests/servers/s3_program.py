@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 import threading
 from collections.abc import Iterable
@@ -13,7 +11,7 @@ from typing import Any
 from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
 from werkzeug.serving import run_simple
 
-PR_SET_PDEATHSIG = 1
+from tests.servers.process import die_with_parent
 
 
 class Handler(MotoRequestHandler):
@@ -27,8 +25,7 @@ class Handler(MotoRequestHandler):
 
 def serve(port: int, *, careless: bool) -> None:
     """Serve for ever."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # not to outlive whoever started it
+    die_with_parent()
     os.environ["MOTO_PORT"] = str(port)
     application: Any = create_backend_app("s3")
     turn = threading.Lock()

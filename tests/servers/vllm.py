@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ctypes
 import json
-import signal
 import socket
 import subprocess
 import sys
@@ -21,8 +19,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Self
-from urllib.error import URLError
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -33,8 +30,8 @@ from starlette.routing import Route
 
 from stateroom.environment import find_environment
 from stateroom.model import Item, Request as Asked, completion_message, items_of, message, responses_tools
-from tests.patience import PATIENCE
 from tests.servers.ports import free_port
+from tests.servers.process import ServerProcess, die_with_parent
 
 BLOCK = 16
 """Tokens of a block of the prefix cache: only whole blocks are found again."""
@@ -280,7 +277,7 @@ def _program(server: VLLM) -> uvicorn.Server:
     return uvicorn.Server(uvicorn.Config(server.app, lifespan="off", log_config=None, access_log=False))
 
 
-class VLLMProcess:
+class VLLMProcess(ServerProcess):
     """A server in a process of its own, with the options of `main`. What it recorded is lost when it ends."""
 
     def __init__(self, *options: str) -> None:
@@ -294,19 +291,9 @@ class VLLMProcess:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def start(self) -> None:
-        """Start it, and wait until it is there."""
         command = [sys.executable, "-m", "tests.servers.vllm", str(self.port), *self._options]
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
-        give_up = time.monotonic() + PATIENCE
-        while True:
-            try:
-                self.get("health")
-                return
-            except (URLError, OSError) as error:
-                if self.process.poll() is not None or time.monotonic() > give_up:
-                    self.kill()
-                    raise RuntimeError(f"the server does not start: {error}") from error
-                time.sleep(0.02)
+        self.wait_until_ready(lambda: self.get("health"), OSError)
 
     def recorded(self) -> dict[str, Any]:
         """What it was asked, and how many answers it generated."""
@@ -317,17 +304,6 @@ class VLLMProcess:
         """What it says at a path."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=5) as reply:
             return bytes(reply.read())
-
-    def kill(self) -> None:
-        """End it at once."""
-        self.process.kill()
-        self.process.wait(PATIENCE)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
 
 
 def main() -> None:
@@ -343,8 +319,7 @@ def main() -> None:
     parser.add_argument("--honour-keys", action="store_true")
     parser.add_argument("--retokenise", action="store_true")
     given = parser.parse_args()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # not to outlive whoever started it
+    die_with_parent()
     server = VLLM(
         by_policy(given.answers) if given.answers else echo,
         Limits(given.concurrency, given.per_minute, given.retry_after, given.fail),

@@ -104,34 +104,6 @@ async def test_a_change_without_its_person_is_refused(open_studio: OpenStudio) -
     assert (await ask(studio, "GET", f"/studio/api/sessions/{session}"))[1]["revision"] == 1
 
 
-async def test_the_log_names_the_person_of_each_change(studio: Served) -> None:
-    api = "/studio/api/sessions"
-    _, made = await ask(studio, "POST", api, json={"environment": "counter", "row": TASK, "by": "ada"})
-    session = f"{api}/{made['id']}"
-    agent = (await studio.services.environments["counter"].sessions.open(made["id"])).agent
-    changes: dict[str, Any] = {
-        "call": {"name": "increment_counter", "arguments": {"count": 1}},
-        "edit": {"changes": [{"place": ["value"], "value": 9}]},
-        "checkpoint": {"name": "here"},
-        "rewind": {"to": 1},
-    }
-    for name, body in changes.items():
-        status, told = await ask(studio, "POST", f"{session}/{name}", json={**body, "by": "bob"})
-        assert status == 200, told
-    await agent.move("new_task")
-    await ask(studio, "POST", f"{session}/cancel", json={"by": "cy"})
-    await ask(studio, "POST", f"{session}/close", json={"by": "dee"})
-    _, log = await ask(studio, "GET", f"{session}/log")
-    persons = [(each["kind"], each.get("person", each.get("by"))) for each in log["entries"]]
-    assert persons == [
-        ("seed", "ada"),
-        *((name, "bob") for name in changes),
-        ("message", "agent"),
-        ("message", "cy"),
-        ("close", "dee"),
-    ]
-
-
 async def test_a_fork_comes_without_a_token(studio: Served) -> None:
     session = await seeded(studio)
     _, body = await ask(studio, "POST", f"/studio/api/sessions/{session}/fork", json={"by": "ada"})

@@ -11,12 +11,11 @@ from playwright.async_api import Page, expect
 from pydantic import JsonValue
 
 from stateroom import Environment, State, Verdict, tool
-from stateroom.studio import Studio
 from tests.patience import PATIENCE
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, axe, button, named, until
 from tests.studio.test_access import ask
-from tests.studio.test_sessions import MODELS, ROW, act, is_idle, log, seed
+from tests.studio.test_sessions import MODELS, act, is_idle, log, seed
 
 pytestmark = BROWSER
 
@@ -269,18 +268,6 @@ async def test_an_older_revision_is_verified_on_a_fork_with_its_components(
     assert (found["verdict"], len(found["children"])) == (None, 1)
 
 
-async def test_a_reader_has_no_actions(open_page: OpenPage, open_studio: OpenStudio) -> None:
-    served = await open_studio(studio=Studio("read"))
-    session = await served.services.environments["counter"].sessions.seed(ROW)
-    page = await open_page("/studio/", served.url)
-    async with page.expect_response("**/environments"):
-        await page.goto(f"/studio/sessions/{session.id}/play")
-    await expect(page.get_by_text("open for reading only")).to_be_visible()
-    await page.goto(f"/studio/sessions/{session.id}")
-    await expect(page.get_by_role("heading", name=session.id)).to_be_visible()
-    await expect(page.get_by_role("toolbar")).to_have_count(0)
-
-
 async def test_every_action_has_a_key(open_page: OpenPage, studio: Served, storage: Any) -> None:
     session = await played(studio)
     page = await open_page(f"/studio/sessions/{session}", storage_state=storage)
@@ -352,22 +339,6 @@ async def test_a_model_continues_an_older_revision_on_a_fork_and_is_stopped(
     await page.reload()
     assert (await ask(served, "GET", f"/studio/api/sessions/{fork}"))[1]["phase"] == "cancelled"
     assert await written(served, parent) == before
-
-
-async def test_a_model_continues_an_episode_that_has_ended_from_an_older_revision(
-    open_page: OpenPage, open_studio: OpenStudio
-) -> None:
-    served = await open_studio(model=f"{MODELS}:Adds")
-    parent = await seed(served)
-    await act(served, f"/sessions/{parent}/continue")
-    await until(lambda: is_idle(served, parent))
-    page = await open_page(f"/studio/sessions/{parent}?at=1", served.url, storage_state=named(served.url))
-    await expect(page.get_by_text("done", exact=True)).to_be_visible()
-    await button(page, "Continue with a model")
-    await button(page, "Continue")
-    fork = await gone_to_fork(page, parent)
-    await until(lambda: is_idle(served, fork))
-    assert (await ask(served, "GET", f"/studio/api/sessions/{fork}"))[1]["phase"] == "done"
 
 
 async def test_why_a_model_stopped_is_shown_also_after_a_reload(open_page: OpenPage, open_studio: OpenStudio) -> None:

@@ -8,11 +8,9 @@ import pytest
 from hatchling.builders.wheel import WheelBuilder
 from yarl import URL
 
-from stateroom.gallery import CounterEnvironment
-from stateroom.server import Application, ApplicationOptions
 from stateroom.studio import Studio
 from stateroom.studio.assets import Assets, without_documentation
-from tests.server.conftest import SECRET, Served, running
+from tests.server.conftest import Served
 from tests.studio.conftest import OpenStudio
 
 ROOT = Path(__file__).parents[2]
@@ -99,22 +97,12 @@ async def test_an_unknown_file_or_one_of_another_release_is_not_the_page(studio:
             assert reply.status == 404
 
 
-async def test_it_cannot_be_posted_to(studio: Served) -> None:
-    assert (await studio.post("/studio/"))[0] == 405
-
-
 async def test_another_content_has_another_address(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("{{base}} {{preload}}")
     (tmp_path / "main.js").write_text("one")
     first = Assets("/studio", tmp_path).folder
     (tmp_path / "main.js").write_text("two")
     assert Assets("/studio", tmp_path).folder != first
-
-
-async def test_without_studio_there_is_no_page() -> None:
-    async with running(Application([CounterEnvironment()], ApplicationOptions((SECRET,)))) as served:
-        assert (await served.get("/studio/"))[0] == 404
-        assert (await served.get("/studio/api/about"))[0] == 404
 
 
 async def test_the_wheel_has_the_page() -> None:

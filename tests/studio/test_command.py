@@ -96,20 +96,3 @@ async def test_it_serves_people_and_no_agents(launch: Launch) -> None:
     assert "/studio/api/about" in document["paths"]
     assert not [path for path in document["paths"] if path.startswith(("/seed_session", "/threads", "/admin"))]
     assert not command.said
-
-
-async def test_a_model_continues_sessions(launch: Launch) -> None:
-    command = launch("counter", "--model", "reference", "--store", "memory://", command="studio")
-    _, served = await get(f"{command.root}/studio/api/environments")
-    assert [each["model"] for each in served["environments"]] == [True]
-    row = {"initial_count": 3, "expected_count": 5, "responses_create_params": {"input": "add 2"}}
-    _, session = await post(f"{command.root}/studio/api/sessions", {"environment": "counter", "row": row, "by": "ada"})
-    status, _ = await post(f"{command.root}/studio/api/sessions/{session['id']}/continue", {"by": "ada"})
-    assert status == 200
-
-
-async def test_a_new_store_is_made_for_environments_only(launch: Launch, tmp_path: Path) -> None:
-    command = launch("counter", "--store", "sqlite:///new.db", command="studio")
-    row = {"environment": "counter", "row": {"initial_count": 3, "expected_count": 5}, "by": "ada"}
-    assert (await post(f"{command.root}/studio/api/sessions", row))[0] == 200
-    assert (tmp_path / "new.db").exists()

@@ -11,8 +11,8 @@ from stateroom import Session
 from stateroom.errors import format_path
 from stateroom.state import Difference, diff
 from tests.server.conftest import Served
+from tests.server.test_admin_log import NotesEnvironment
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, until
-from tests.studio.test_timeline import NotesEnvironment
 
 pytestmark = BROWSER
 
@@ -93,13 +93,3 @@ async def test_long_texts_are_compared_by_words(open_page: OpenPage, served: Ser
     story = page.get_by_role("listitem").filter(has_text="stormy")
     await expect(story.locator("del")).to_have_text("dark")
     await expect(story.locator("ins")).to_have_text("bright")
-
-
-async def test_a_fault_shows_the_servers_message(
-    open_page: OpenPage, served: Served, session: Session[Any], problems: list[str]
-) -> None:
-    page = await open_page(f"/studio/sessions/{session.id}/compare?from=99", url=served.url)
-    await expect(page.get_by_role("alert")).to_contain_text("has no revision 99")
-    await expect(page.get_by_role("button", name="Retry")).to_be_visible()
-    assert all("404" in each for each in problems)
-    problems.clear()

@@ -1,13 +1,10 @@
 """Playing by hand in a real browser."""
 
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from playwright.async_api import Page, expect
 
 from stateroom.gallery import RefundEnvironment
-from stateroom.studio import Studio
 from tests.patience import PATIENCE
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, button, named
@@ -187,21 +184,3 @@ async def test_a_task_is_given_by_a_form_or_as_json(
     await expect(page.get_by_role("row", name="value 8")).to_be_visible()
     assert all("422" in each for each in problems)
     problems.clear()
-
-
-async def test_a_session_of_a_run_is_played_on_a_fork_in_the_store_of_the_run(
-    open_page: OpenPage, open_studio: OpenStudio, runs: Path
-) -> None:
-    served = await open_studio(studio=Studio(runs=runs))
-    run = f"/runs/{quote('a/first', safe='')}"
-    _, page_of_rollouts = await ask(served, "GET", f"/studio/api{run}/rollouts")
-    session = page_of_rollouts["rollouts"][0]["session"]
-    page = await open_page(f"/studio{run}/sessions/{session}?at=1", served.url, storage_state=named(served.url))
-    await button(page, "Play")
-    await page.wait_for_url(lambda url: session not in url and url.endswith("/play"))
-    await page.get_by_text("increment_counter", exact=True).click()
-    await page.get_by_label("count").fill("1")
-    await button(page, "Call increment_counter")
-    await expect(page.locator(".row.changed")).to_be_visible()
-    _, found = await ask(served, "GET", f"/studio/api{run}/sessions/{session}")
-    assert len(found["children"]) == 1

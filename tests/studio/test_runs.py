@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from yarl import URL
 
-from stateroom.jsonl import line_of, write_rows
+from stateroom.jsonl import write_rows
 from stateroom.rollout import RunFiles, RunIndex, Search, index as index_module
 from stateroom.studio import Studio
 from tests.patience import PATIENCE
@@ -192,15 +192,6 @@ async def test_a_task_with_many_episodes_has_its_first_ones_in_the_matrix(client
     assert ([cell["rollout"] for cell in task["rollouts"]], task["episodes"]) == ([*range(64)], 100)
 
 
-async def test_a_torn_last_line_is_a_warning(client: Client, files: RunFiles) -> None:
-    with files.rollouts.open("ab") as file:
-        file.write(line_of(ROWS[0])[:-20])
-    found = await client.whole(X)
-    assert found["done"] == 6
-    [warning] = found["warnings"]
-    assert warning.startswith("x.jsonl: line 7 is cut short")
-
-
 async def test_a_growing_run_is_followed_by_its_version(client: Client, files: RunFiles) -> None:
     version = (await client.whole(X))["version"]
     for rest in ("", "/rollouts", "/matrix"):
@@ -213,14 +204,6 @@ async def test_a_growing_run_is_followed_by_its_version(client: Client, files: R
     files.description.write_text('{"environment": "e", "finished": "2026-01-01T00:00:00+00:00"}')
     found = await client.get(X, since=version)
     assert (found["finished"], found["growing"], found["environment"]) == (True, False, "e")
-
-
-async def test_a_run_that_was_replaced_is_read_anew(client: Client, files: RunFiles) -> None:
-    assert (await client.whole(X))["done"] == 6
-    files.rollouts.rename(files.rollouts.with_suffix(".old"))
-    write_rows(files.rollouts, [{**ROWS[0], "reward": -1.0, "other": 1}])
-    found = await client.whole(X)
-    assert (found["done"], found["metrics"]["mean/reward"]) == (1, -1.0)
 
 
 async def test_there_are_rows_before_the_index_is_complete(

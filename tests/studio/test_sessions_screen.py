@@ -113,15 +113,6 @@ async def test_the_keyboard_reaches_every_session(open_page: OpenPage, studio: S
     await page.wait_for_url(f"**/studio/sessions/{older}")
 
 
-async def test_a_fault_shows_the_servers_message_and_a_retry(page: Page, studio: Served, problems: list[str]) -> None:
-    await page.goto("/studio/sessions?status=open")
-    await expect(page.get_by_role("alert")).to_contain_text("status")
-    await expect(page.get_by_role("alert")).to_contain_text("invalid_arguments")
-    await expect(page.get_by_role("button", name="Retry")).to_be_visible()
-    assert all("422" in each for each in problems)
-    problems.clear()
-
-
 @pytest.mark.more("time")
 async def test_a_list_of_many_sessions_has_few_rows_in_the_page(open_page: OpenPage, studio: Served) -> None:
     now = time.time()

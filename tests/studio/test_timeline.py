@@ -9,14 +9,14 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, Page, Request, expect
 
-from stateroom import Environment, Session, State, Verdict, tool
-from stateroom.errors import ToolError
+from stateroom import Session
 from stateroom.gallery import CounterEnvironment
 from stateroom.session import Retention, RetentionPolicy, Sessions
 from stateroom.store import open_store
 from stateroom.studio import Studio
 from tests.patience import PATIENCE
 from tests.server.conftest import CONSOLE_SCRIPT, Command, Launch, Served
+from tests.server.test_admin_log import NotesEnvironment
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio
 
 pytestmark = BROWSER
@@ -25,33 +25,6 @@ expect.set_options(timeout=PATIENCE * 1000)
 
 LONG = 10_000
 SAID = {"input": "What is in the notes?", "instructions": "You keep notes."}
-
-
-class Notes(State):
-    pages: dict[str, str] = {}
-    written: int = 0
-
-
-class NotesEnvironment(Environment[Notes]):
-    """Keep notes."""
-
-    def seed(self, task: Any) -> Notes:
-        return Notes()
-
-    @tool
-    def write(self, state: Notes, title: str, text: str) -> str:
-        """Write a note."""
-        state.pages[title] = text
-        state.written += 1
-        return f"{title} is written"
-
-    @tool(effect="external")
-    def send(self, state: Notes) -> None:
-        """Send the notes."""
-        raise ToolError("the printer is on fire")
-
-    def verify(self, state: Notes) -> Verdict:
-        return Verdict(0.5, components={"pages": 0.25, "style": 0.25}, reason="it is short")
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -417,13 +390,3 @@ async def test_a_search_in_the_state_is_in_the_url(open_page: OpenPage, served: 
     await page.reload()
     await expect(page.get_by_label("Find in the state")).to_have_value("note 1")
     await expect(page.get_by_text("1 found")).to_be_visible()
-
-
-async def test_a_fault_shows_the_servers_message_and_a_retry(
-    open_page: OpenPage, served: Served, problems: list[str]
-) -> None:
-    page = await open_page("/studio/sessions/nobody", url=served.url)
-    await expect(page.get_by_role("alert")).to_contain_text("nobody")
-    await expect(page.get_by_role("button", name="Retry")).to_be_visible()
-    assert all("410" in each for each in problems)
-    problems.clear()

@@ -3,6 +3,7 @@ from .access import (
     hosts_at as hosts_at,
     is_for_this_machine as is_for_this_machine,
     is_loopback as is_loopback,
+    read_keys as read_keys,
 )
 from .admin import AdminAPI as AdminAPI
 from .admin_actions import Action as Action
@@ -15,7 +16,7 @@ from .api import (
 )
 from .app import Application as Application
 from .environment import ServedEnvironment as ServedEnvironment
-from .keys import read_keys as read_keys
+from .http import HTTPRequest as HTTPRequest
 from .launch import start_server as start_server
 from .model.app import (
     ModelApplication as ModelApplication,
@@ -42,7 +43,6 @@ from .process import (
     run as run,
     run_stdio as run_stdio,
 )
-from .request import HTTPRequest as HTTPRequest
 from .routes import Extension as Extension
 from .services import Services as Services
 from .tokens import find_secrets as find_secrets

@@ -14,10 +14,10 @@ from pydantic import Field
 from stateroom.errors import UnknownSession
 from stateroom.server import api
 from stateroom.server.admin_actions import AdminActions
+from stateroom.server.http import HTTPRequest
 from stateroom.server.operation import Operation, get
-from stateroom.server.request import HTTPRequest
 from stateroom.server.services import Services
-from stateroom.server.stream import FollowedSessions, NewestSessions, Positions, SessionStream
+from stateroom.server.stream import FollowedSessions, Positions, SessionStream
 from stateroom.session import VERDICT, ForkPoint, History, LogPage, SessionSummary, read_page
 from stateroom.state import ChangeData, differences, readable
 from stateroom.store import Head, HeadFilter, Order, Status, place_of
@@ -127,7 +127,6 @@ class AdminAPI:
         """`models` names the environments in which a model can act; if it `gives_tokens`, forks come with theirs."""
         self.services = services
         self._actions = AdminActions(services, models, gives_tokens=gives_tokens)
-        self._newest = NewestSessions(services)
         self._followed = FollowedSessions(services)
 
     def operations(self) -> list[Operation]:
@@ -194,7 +193,7 @@ class AdminAPI:
         last = request.headers.get(b"last-event-id")  # of a client that reconnects
         if last is not None:
             positions = Positions.read(last.decode("latin-1"), "Last-Event-ID")
-        return api.EventStream(SessionStream(self.services, self._newest, self._followed, positions).events())
+        return api.EventStream(SessionStream(self.services, self._followed, positions).events())
 
     async def lineage(self, session: str) -> Lineage:
         """A session's ancestors, the root first, and its descendants, level by level."""

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Collection
 from inspect import cleandoc
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from stateroom.errors import InvalidArguments, InvalidState, format_path
 from stateroom.rollout import example_file, read_tasks
 from stateroom.server import api
-from stateroom.server.environment import ServedEnvironment
+from stateroom.server.environment import ServedEnvironment, guard_user_code
+from stateroom.server.http import wrong_field
 from stateroom.server.operation import SLOW, Operation, delete, get, post
-from stateroom.server.request import checked_response, wrong_field
 from stateroom.server.schemas import Schema, form_schema, with_tasks
 from stateroom.server.services import Services
+from stateroom.server.wire import checked_response
 from stateroom.session import Checkpoint, Edit, Pending, Session, SessionSummary, Verdict
 from stateroom.state import EditChange
+
+T = TypeVar("T")
 
 EXAMPLES = 100
 """Example rows of an environment that are listed."""
@@ -213,85 +216,85 @@ class AdminActions:
             known = [each.name for each in self.services.session_environments.values() if not each.stateless]
             problem = "is not served here" if served is None else "is stateless: nothing keeps its sessions"
             raise wrong_field("environment", f"{body.environment!r} {problem}; there are: {', '.join(known)}")
-        with await served.count.admit():
+        async with served.creating():
             seeding = served.sessions.seed(body.row, owner=body.owner, by=body.by)
-            session = await served.guard_user_code("seed", seeding)
-        served.metrics.created(served.name)
+            session = await guard_user_code("seed", seeding)
         return await self._summary(session.id)
 
     async def call(self, session: str, body: ToolCall) -> CallReply:
         """Call a tool."""
-        served, opened = await self._open(session)
+        served = await self.services.environment_of(session)
+        opened = await served.sessions.open(session)
         given = served.known_arguments(body.name, body.arguments)
         result = await opened.call(body.name, given, call_id=body.call_id, user=body.user, by=body.by)
         return CallReply(result.ok, result.content, opened.revision)
 
     async def reply(self, session: str, body: Message) -> UserAnswer:
         """Let the environment's user answer a message."""
-        _, opened = await self._open(session)
+        opened = await self._open(session)
         answer = await opened.reply(body.message, call_id=body.call_id, by=body.by)
         return UserAnswer(answer, opened.revision)
 
     async def verify(self, session: str, body: Verification) -> VerdictReply:
         """Verify the episode, which seals the session."""
-        served, opened = await self._open(session, include_closed=True)
+        opened = await self._open(session, include_closed=True)
         response = None if body.response is None else checked_response({"response": body.response})
-        verdict = await served.guard_user_code("verify", opened.verify(response, by=body.by))
+        verdict = await guard_user_code("verify", opened.verify(response, by=body.by))
         return VerdictReply(verdict, opened.revision)
 
     async def edit(self, session: str, body: StateEdit) -> SessionSummary:
         """Change the state by hand."""
-        served, opened = await self._open(session)
-        await _edited(served, opened.edit(body.changes, by=body.by, reason=body.reason))
+        opened = await self._open(session)
+        await _edited(opened.edit(body.changes, by=body.by, reason=body.reason))
         return await self._summary(session)
 
     async def fork(self, session: str, body: NewForks) -> ForkList:
         """Fork the session; with an edit, each fork begins with it."""
-        served, opened = await self._open(session, include_closed=True)
+        served = await self.services.environment_of(session)
+        opened = await served.sessions.open(session, include_closed=True)
         edit = None if body.edit is None else Edit(body.edit.changes, body.edit.by, body.edit.reason)
-        with await served.count.admit(body.n):
+        async with served.creating(sessions=body.n):
             work = opened.fork(body.at, n=body.n, pending=body.pending, edit=edit, by=body.by)
-            forks = await _edited(served, work)
-        for _ in forks:
-            served.metrics.created(served.name)
+            forks = await _edited(work)
         if not self.gives_tokens:
             return ForkList([Fork(fork.id) for fork in forks])
         return ForkList([Fork(fork.id, served.signer.sign(fork.id).decode()) for fork in forks])
 
     async def rewind(self, session: str, body: Rewind) -> SessionSummary:
         """Make the state what it was at a revision."""
-        _, opened = await self._open(session)
+        opened = await self._open(session)
         await opened.rewind(body.to, by=body.by)
         return await self._summary(session)
 
     async def undo(self, session: str, body: Steps) -> StepsReply:
         """Take back the last steps."""
-        _, opened = await self._open(session)
+        opened = await self._open(session)
         return StepsReply(await opened.undo(body.steps, by=body.by), opened.revision)
 
     async def redo(self, session: str, body: Steps) -> StepsReply:
         """Do again what was undone last."""
-        _, opened = await self._open(session)
+        opened = await self._open(session)
         return StepsReply(await opened.redo(body.steps, by=body.by), opened.revision)
 
     async def checkpoint(self, session: str, body: NewCheckpoint) -> Checkpoint:
         """Name the current state."""
-        _, opened = await self._open(session)
+        opened = await self._open(session)
         return await opened.checkpoint(body.name, by=body.by)
 
     async def answer(self, session: str, body: Answer) -> api.AgentReply:
         """Answer the question of an agent that waits."""
-        _, opened = await self._open(session)
+        opened = await self._open(session)
         return api.AgentReply.of(await opened.agent.answer(body.input, user=body.user, by=body.by, to=body.to))
 
     async def cancel(self, session: str, body: Cancellation) -> api.AgentReply:
         """Cancel the work of an agent."""
-        _, opened = await self._open(session)
+        opened = await self._open(session)
         return api.AgentReply.of(await opened.agent.cancel(body.reason, by=body.by))
 
     async def close(self, session: str, body: Action) -> SessionSummary:
         """Close the session."""
-        served, opened = await self._open(session, include_closed=True)
+        served = await self.services.environment_of(session)
+        opened = await served.sessions.open(session, include_closed=True)
         await served.close(opened, by=body.by)
         return await self._summary(session)
 
@@ -306,17 +309,17 @@ class AdminActions:
             served.sessions.forget(session)
         return api.Deleted(session)
 
-    async def _open(self, session: str, *, include_closed: bool = False) -> tuple[ServedEnvironment, Session[Any]]:
+    async def _open(self, session: str, *, include_closed: bool = False) -> Session[Any]:
         served = await self.services.environment_of(session)
-        return served, await served.sessions.open(session, include_closed=include_closed)
+        return await served.sessions.open(session, include_closed=include_closed)
 
     async def _summary(self, session: str) -> SessionSummary:
         return SessionSummary.of(await self.services.store.head(session), self.services.now())
 
 
-async def _edited(served: ServedEnvironment, work: Awaitable[Any]) -> Any:
-    """Await an edit. What is wrong with it is told by its place."""
+async def _edited(work: Awaitable[T]) -> T:
+    """Await an edit. The place of what is wrong with it is the field of the error."""
     try:
-        return await served.guard_user_code("edit", work)
+        return await guard_user_code("edit", work)
     except InvalidState as error:
         raise InvalidArguments(str(error), {format_path(error.path) or "state": str(error)}) from error

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from time import perf_counter
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from zlib import crc32
 
 from stateroom.agent import (
@@ -44,12 +43,11 @@ from stateroom.rollout import (
     run_episode,
 )
 from stateroom.server.asgi import ROLLOUT
-from stateroom.server.environment import ServedEnvironment
+from stateroom.server.environment import ServedEnvironment, guard_user_code
+from stateroom.server.http import HTTPRequest, HTTPResponse, json_response, wrong_field
 from stateroom.server.model import responses
 from stateroom.server.model.request import ModelRequest, ModelResponse
 from stateroom.server.operation import SLOW, Operation, post
-from stateroom.server.request import HTTPRequest, wrong_field
-from stateroom.server.response import HTTPResponse, json_response
 from stateroom.server.services import Services
 from stateroom.server.wire import CallHeaders, ResponseObject, ResponsesBody, RunReply
 from stateroom.session import AgentInMemory, Session, new_session_id
@@ -67,41 +65,25 @@ TOUCHES = 4
 """How often the life of a session is renewed within its time to live, while an agent works in it."""
 
 
-class EnvironmentModels:
-    """The model of each environment that a spec names, open while this object is entered.
+async def open_models(
+    spec: str | None, environments: Sequence[Environment[Any, Any]], api_key_env: str | None, resources: AsyncExitStack
+) -> dict[str, ModelSource]:
+    """The model of each environment that a spec names, open until `resources` is closed; none without a spec.
 
     A policy's name is a model for those environments that have the policy, any other spec for all.
     """
 
-    def __init__(
-        self, spec: str | None, environments: Sequence[Environment[Any, Any]], api_key_env: str | None
-    ) -> None:
-        self.spec = spec
-        self.environments = environments
-        self.api_key_env = api_key_env
-        self.sources: dict[str, ModelSource] = {}
-        """The model by environment; none without a spec."""
-        self._resources = AsyncExitStack()
+    async def open_for(policies: Mapping[str, Any]) -> ModelSource:
+        return await resources.enter_async_context(open_model(spec or "", policies, api_key_env=api_key_env))
 
-    async def __aenter__(self) -> Self:
-        if self.spec is None:
-            return self
-        owners = [each for each in self.environments if self.spec in each.policies]
-        for each in owners:
-            self.sources[each.name] = await self._open(self.spec, each.policies)
-        if not owners:
-            known = {name: policy for each in self.environments for name, policy in each.policies.items()}
-            shared = await self._open(self.spec, known)
-            self.sources = {each.name: shared for each in self.environments}
-        return self
-
-    async def _open(self, spec: str, policies: Mapping[str, Any]) -> ModelSource:
-        return await self._resources.enter_async_context(open_model(spec, policies, api_key_env=self.api_key_env))
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._resources.aclose()
+    if spec is None:
+        return {}
+    owners = [environment for environment in environments if spec in environment.policies]
+    if owners:
+        return {owner.name: await open_for(owner.policies) for owner in owners}
+    known = {name: policy for environment in environments for name, policy in environment.policies.items()}
+    shared = await open_for(known)
+    return {environment.name: shared for environment in environments}
 
 
 def agent_for(services: Services, models: Mapping[str, ModelSource], environment: str, session: str) -> Agent:
@@ -216,12 +198,9 @@ class AgentAPI:
         seed = self.plan.seed_for({**row, SESSION: ids[0]})
 
         async def new() -> Session[Any]:
-            served.keys.admit_session(request)
-            with nullcontext() if served.stateless else await served.count.admit():
+            async with served.creating(request):
                 work = served.sessions.seed(row, seed=seed, began=EPOCH, session_id=ids[0])
-                session: Session[Any] = await served.guard_user_code("seed", work)
-            served.metrics.created(served.name)
-            return session
+                return await guard_user_code("seed", work)
 
         if name is None or served.stateless:
             return await new()
@@ -280,16 +259,16 @@ class AgentAPI:
 def _with_whole_prompts(row: Row) -> Row:
     """A row whose reader need not know deltas."""
     response = row.get("response")
-    return (
-        row if response is None else {**row, "response": {**response, "output": with_whole_prompts(response["output"])}}
-    )
+    if response is None:
+        return row
+    return {**row, "response": {**response, "output": with_whole_prompts(response["output"])}}
 
 
-def agents_of(services: Services, models: EnvironmentModels) -> dict[str, AgentAPI]:
+def agents_of(services: Services, models: Mapping[str, ModelSource]) -> dict[str, AgentAPI]:
     """The agents of a server by environment."""
     slots = asyncio.Semaphore(max(1, int(SHARE * services.options.max_calls)))
     served = services.environments
-    return {name: AgentAPI(services, served[name], model, slots) for name, model in models.sources.items()}
+    return {name: AgentAPI(services, served[name], model, slots) for name, model in models.items()}
 
 
 class TurnSession(WrappedWorkspace):

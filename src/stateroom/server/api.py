@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from stateroom.errors import InvalidArguments
-from stateroom.server.request import Receive, Scope, Send, wrong_field
+from stateroom.server.http import Receive, Scope, Send, wrong_field
 from stateroom.session import AgentStatus
 from stateroom.state import to_json
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from stateroom.agent import ThreadEnvironment
 from stateroom.environment import RESERVED, Environment
 from stateroom.errors import DefinitionError
-from stateroom.server.agent import EnvironmentModels, agents_of
+from stateroom.model import ModelSource
+from stateroom.server.agent import agents_of, open_models
 from stateroom.server.asgi import ROLLOUT, AccessLog, ASGIApplication
+from stateroom.server.http import HTTPResponse, error_response, response_to
 from stateroom.server.options import ApplicationOptions
-from stateroom.server.response import HTTPResponse, error_response, response_to
 from stateroom.server.routes import Extension, Routes
 from stateroom.server.services import Services
 from stateroom.server.threads import ThreadsAPI
@@ -44,8 +45,6 @@ class Application(ASGIApplication):
         if any(each.restricted for each in extensions):
             options = replace(options, local_admin=False)
         self.services = Services(environments, options, now, self.stopping)
-        self.thread_models = EnvironmentModels(options.model, self.services.all, options.api_key_env)
-        self.agent_models = EnvironmentModels(options.agent, environments, options.api_key_env)
         self.tracing = tracing
         self._resources = AsyncExitStack()
         if options.access_log is not None:
@@ -57,18 +56,22 @@ class Application(ASGIApplication):
         if self.tracing is not None:
             resources.push_async_callback(self.tracing.shutdown)  # when all else has ended
         await self.services.start(resources, None if self.tracing is None else self.tracing.store)
-        await resources.enter_async_context(self.thread_models)
-        await resources.enter_async_context(self.agent_models)
-        agents = agents_of(self.services, self.agent_models)
-        threads = ThreadsAPI(self.services, self.thread_models)
+        thread_models, agent_models = await self.open_models(resources)
+        threads, agents = ThreadsAPI(self.services, thread_models), agents_of(self.services, agent_models)
         self._routes = Routes(self.services, threads, agents, self.extensions)
         for mcp in self._routes.mcp:
             await mcp.start(resources)
-        self.router, self.endpoints = self._routes.app, self._routes.direct
+        self.router, self.endpoints = self.with_errors(self._routes.app), self._routes.direct
         route_of = self._routes.template_of
         posted = {path: route_of("POST", path) for path in self.endpoints}
         self.count_request = self.services.metrics.requests(posted, route_of)
         self.cookies = [served.cookies for served in self.services.environments.values()]
+
+    async def open_models(self, resources: AsyncExitStack) -> list[dict[str, ModelSource]]:
+        """The models that answer in threads and those that run episodes, open until `resources` is closed."""
+        services, options = self.services, self.services.options
+        specs = ((options.model, services.all), (options.agent, services.served))
+        return [await open_models(spec, served, options.api_key_env, resources) for spec, served in specs]
 
     async def stop(self) -> None:
         await self._resources.aclose()
@@ -76,9 +79,8 @@ class Application(ASGIApplication):
     def response_to(self, error: Exception, what: str) -> HTTPResponse:
         return response_to(error, what)
 
-    def head_too_large(self) -> HTTPResponse:
-        message = f"the path and headers are larger than {self.limits.max_head:,} bytes"
-        return error_response(431, "head_too_large", message)
+    def error_response(self, status: int, code: str, message: str) -> HTTPResponse:
+        return error_response(status, code, message)
 
     def place_of(self, method: str, path: str) -> tuple[str | None, str | None]:
         """The route that answers a request, and its environment; for traces and the access log."""

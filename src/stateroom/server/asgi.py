@@ -14,13 +14,29 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
+
+from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
 
 from stateroom.errors import Busy, StateroomError
 from stateroom.server.access import AllowedHosts
+from stateroom.server.http import (
+    ASGIApp,
+    Disconnected,
+    Endpoint,
+    HTTPRequest,
+    HTTPResponse,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    send_response,
+    starlette_response,
+)
 from stateroom.server.options import Limits
-from stateroom.server.request import ASGIApp, Disconnected, HTTPRequest, Message, Receive, Scope, Send
-from stateroom.server.response import Endpoint, HTTPResponse, send_response
 from stateroom.server.tokens import SessionCookies
 from stateroom.state import to_json
 
@@ -92,8 +108,8 @@ class ASGIApplication(ABC):
         """The response to a request that failed; `what` names the request in the log."""
 
     @abstractmethod
-    def head_too_large(self) -> HTTPResponse:
-        """The response to a request whose path and headers are too large."""
+    def error_response(self, status: int, code: str, message: str) -> HTTPResponse:
+        """The response to a request that is refused before any endpoint sees it."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -141,6 +157,22 @@ class ASGIApplication(ABC):
         if send_whole is None or not send_whole(response, cookies):
             await send_response(send, response, cookies)
 
+    def with_errors(self, router: ASGIApp) -> ASGIApp:
+        """A router whose errors get responses."""
+        return ExceptionMiddleware(router, handlers={HTTPException: self._wrong_method, Exception: self._failed})
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        return starlette_response(self.response_to(error, f"{request.method} {unquote(request.scope['path'])}"))
+
+    async def _wrong_method(self, request: Request, error: Exception) -> Response:
+        """The response to a method that a path does not answer, the only error of a router's own."""
+        assert isinstance(error, HTTPException)
+        methods = sorted({*(error.headers or {})["Allow"].split(", ")} - {"HEAD"})
+        message = f"{unquote(request.scope['path'])} answers {' and '.join(methods)} only"
+        response = starlette_response(self.error_response(405, "method_not_allowed", message))
+        response.headers["allow"] = ", ".join(methods)
+        return response
+
     async def _route(self, request: HTTPRequest, path: str, send: Send) -> None:
         """Let the router answer. It sees the path as it was sent: a session's id may hold a slash, as %2F."""
         scope = request.scope
@@ -174,7 +206,8 @@ class ASGIApplication(ABC):
         """Answer a request whose path and headers are too large."""
         request = HTTPRequest(scope, receive, self.limits.max_body)
         scope.pop(SEND_WHOLE, None)
-        await send_response(send, self.head_too_large(), self._cookies(request))
+        message = f"the path and headers are larger than {self.limits.max_head:,} bytes"
+        await send_response(send, self.error_response(431, "head_too_large", message), self._cookies(request))
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import cached_property
 from random import getrandbits
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from stateroom.environment import Environment, Tool
 from stateroom.errors import (
@@ -22,30 +22,24 @@ from stateroom.errors import (
     Unauthorized,
     UnknownSession,
 )
-from stateroom.server.keys import Keys
-from stateroom.server.metrics import Metrics
-from stateroom.server.operation import ACTING, SLOW, Operation, get, post
-from stateroom.server.request import (
-    LONGEST_NAME,
-    HTTPRequest,
-    checked_session_name,
-    is_typed_seed,
-    name_and_row,
-    seed_and_start,
-    wrong_field,
-)
-from stateroom.server.response import (
+from stateroom.server.access import Keys
+from stateroom.server.http import (
     STATUS_OF_RESULT,
     Endpoint,
+    HTTPRequest,
     HTTPResponse,
     ProbeReply,
     error_response,
     json_response,
+    wrong_field,
 )
+from stateroom.server.metrics import Metrics
+from stateroom.server.operation import ACTING, SLOW, Operation, get, post
 from stateroom.server.schemas import return_type, task_of
 from stateroom.server.sweep import SessionCount
 from stateroom.server.tokens import TOKEN_HEADER, SessionCookies, Signer, VerifiedToken
 from stateroom.server.wire import (
+    LONGEST_NAME,
     AgentMessage,
     CallHeaders,
     CloseBody,
@@ -59,9 +53,15 @@ from stateroom.server.wire import (
     SeedHeaders,
     SeedReply,
     UserReply,
+    checked_session_name,
+    is_typed_seed,
+    name_and_row,
+    seed_and_start,
 )
 from stateroom.session import History, Progress, Session, Sessions, checked_name, new_session_id, read_entry
 from stateroom.state import deep_equal, to_json
+
+T = TypeVar("T")
 
 FOREIGN_TOKEN = (
     "the session token in the cookie belongs to another environment; send no cookie, or that of a session seeded here"
@@ -332,31 +332,39 @@ class ServedEnvironment:
         An `unseeded` one has the defaults of its state's type, if there is too little in the row to seed it.
         """
         seed, began = seed_and_start(request)
-        self.keys.admit_session(request)
-        if self.stateless:
-            self.environment.parse_task(row)
-            seed = getrandbits(63) if seed is None else seed
-            progress = Progress(seed, self.sessions.runtime.now() if began is None else began)
-            session = self.sessions.stateless(session_id or new_session_id(), progress)
-            subject = f"{session.id}~{progress.seed}~{progress.began!r}"
-        else:
-            with await self.count.admit():
-                session = await self.guard_user_code(
-                    "seed",
-                    self.sessions.seed(
-                        row,
-                        seed=seed,
-                        began=began,
-                        replaces=replaces,
-                        session_id=session_id,
-                        incomplete=session_id is None,  # who names a session sends the whole row
-                        default_state=unseeded,
-                    ),
+        async with self.creating(request):
+            if self.stateless:
+                self.environment.parse_task(row)
+                seed = getrandbits(63) if seed is None else seed
+                progress = Progress(seed, self.sessions.runtime.now() if began is None else began)
+                session = self.sessions.stateless(session_id or new_session_id(), progress)
+                subject = f"{session.id}~{progress.seed}~{progress.began!r}"
+            else:
+                seeding = self.sessions.seed(
+                    row,
+                    seed=seed,
+                    began=began,
+                    replaces=replaces,
+                    session_id=session_id,
+                    incomplete=session_id is None,  # who names a session sends the whole row
+                    default_state=unseeded,
                 )
-            subject = session.id
-        self.metrics.created(self.name)
+                session = await guard_user_code("seed", seeding)
+                subject = session.id
         self.cookies.hand_out(request, subject)
         return session, self.signer.seed_key(subject)
+
+    @asynccontextmanager
+    async def creating(self, request: HTTPRequest | None = None, *, sessions: int = 1) -> AsyncIterator[None]:
+        """Count sessions that are created in this context, also for the API key of a client's request.
+
+        Raises `RateLimited`, and `Busy` if the server keeps as many as it may.
+        """
+        if request is not None:
+            self.keys.admit_session(request)
+        async with nullcontext() if self.stateless else self.count.admit(sessions):
+            yield
+        self.metrics.created(self.name, sessions)
 
     async def _seed_named(
         self, request: HTTPRequest, name: str, row: dict[str, Any], held: str | None, *, typed: bool
@@ -423,7 +431,7 @@ class ServedEnvironment:
         ids = self.signer.session_ids(name)
 
         async def new() -> Session[Any]:
-            with await self.count.admit():
+            async with self.count.admit():
                 return await self.sessions.seed(row, session_id=ids[0])
 
         return await self.session_once(ids, row, new)
@@ -481,15 +489,6 @@ class ServedEnvironment:
         session = await self.session(self.subject_of(request))
         return json_response(Instructions(await session.instructions()))
 
-    async def guard_user_code(self, what: str, work: Awaitable[Any]) -> Any:
-        """Await an author's function. Of an unexpected error only the name is told."""
-        try:
-            return await work
-        except StateroomError:
-            raise
-        except Exception as error:
-            raise EnvironmentFailed(f"{what} failed: unexpected {type(error).__name__}") from error
-
     async def close_session(self, request: HTTPRequest) -> HTTPResponse:
         """Close the session that the body names.
 
@@ -536,3 +535,13 @@ class ServedEnvironment:
         if not session.closed:
             await session.close(replaced_by=replaced_by, by=by)
             self.count.remove()
+
+
+async def guard_user_code(what: str, work: Awaitable[T]) -> T:
+    """Await an author's function. An unexpected error is shown to clients by its name only."""
+    try:
+        return await work
+    except StateroomError:
+        raise
+    except Exception as error:
+        raise EnvironmentFailed(f"{what} failed: unexpected {type(error).__name__}") from error

@@ -11,18 +11,21 @@ from msgspec.structs import asdict
 
 from stateroom.agent import call_tool, output_text
 from stateroom.server.environment import ServedEnvironment
+from stateroom.server.http import HTTPRequest, HTTPResponse, json_response, wrong_field
 from stateroom.server.operation import Operation, post
-from stateroom.server.request import (
+from stateroom.server.verification import Verification
+from stateroom.server.wire import (
     LONGEST_NAME,
-    HTTPRequest,
+    ResetInfo,
+    ResetReply,
+    StepBody,
+    StepInfo,
+    StepReply,
+    ToolOutput,
     calls_of,
     checked_response,
     message_text,
-    wrong_field,
 )
-from stateroom.server.response import HTTPResponse, json_response
-from stateroom.server.verification import Verification
-from stateroom.server.wire import ResetInfo, ResetReply, StepBody, StepInfo, StepReply, ToolOutput
 from stateroom.session import Result, Session, Update
 
 STEP_ID = "_ng_step_request_id"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from stateroom.environment import Environment, make_environment
 from stateroom.errors import InvalidOption
 from stateroom.options import common_options
-from stateroom.server.access import hosts_at, is_loopback
-from stateroom.server.keys import read_keys
+from stateroom.server.access import hosts_at, is_loopback, read_keys
 from stateroom.server.options import ApplicationOptions, ServeOptions
 from stateroom.server.process import ApplicationFactory, bind, run
 from stateroom.server.routes import Extension
@@ -101,8 +101,8 @@ def _check_store(given: ServeOptions, environments: list[Environment[Any, Any]])
 
 async def _try(url: str, made: Application) -> None:
     """Open the store and the models once, so that errors show early; each worker opens its own."""
-    async with open_store(url), made.thread_models, made.agent_models:
-        pass
+    async with open_store(url), AsyncExitStack() as resources:
+        await made.open_models(resources)
 
 
 def _announce(

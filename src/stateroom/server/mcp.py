@@ -36,8 +36,7 @@ from stateroom.errors import Contradiction, InvalidArguments, NotFound, Unauthor
 from stateroom.rollout import example_file, read_tasks
 from stateroom.server.asgi import REQUEST
 from stateroom.server.environment import ServedEnvironment
-from stateroom.server.request import HTTPRequest, Message, Receive, Scope, Send
-from stateroom.server.response import response_to
+from stateroom.server.http import HTTPRequest, Message, Receive, Scope, Send, response_to
 from stateroom.server.tokens import COOKIE, INSECURE, SECURE, TOKEN_HEADER
 from stateroom.session import Effect, Result, Session
 from stateroom.state import to_json

@@ -189,9 +189,9 @@ class Metrics:
         """The meter of a store's operation."""
         return self._store[operation,]
 
-    def created(self, environment: str) -> None:
-        """Count a new session."""
-        self._row[self._created[environment]] += 1.0
+    def created(self, environment: str, sessions: int = 1) -> None:
+        """Count new sessions."""
+        self._row[self._created[environment]] += sessions
 
     def expired(self, sessions: int) -> None:
         """Count sessions that a sweep removed."""

@@ -1,21 +1,23 @@
-"""The OpenAPI document of a server, made of the declarations of its endpoints."""
+"""The OpenAPI document of a server, made of the declarations of its endpoints, and its page at `/docs`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from importlib.util import find_spec
 from inspect import cleandoc
 from operator import or_
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
 
-from stateroom.errors import ERRORS, StateroomError
+from stateroom.errors import ERRORS, NotFound, StateroomError
 from stateroom.server.environment import ServedEnvironment
+from stateroom.server.http import STATUS_OF_RESULT, BadJSON, ErrorBody, HTTPRequest, error_response, starlette_response
 from stateroom.server.operation import Operation
-from stateroom.server.request import BadJSON
-from stateroom.server.response import STATUS_OF_RESULT, ErrorBody
 from stateroom.server.schemas import PLACE, Schema, Schemas, UntitledFields, parts_of
 from stateroom.version import __version__
 
@@ -215,3 +217,73 @@ def _parameters(kind: type[BaseModel] | None, place: str) -> list[Schema]:
         }
         for name, schema in whole.get("properties", {}).items()
     ]
+
+
+# The page is Swagger UI. Its files come from a package, and nothing from elsewhere.
+
+SWAGGER_PACKAGE = "fastapi_swagger"
+"""Has the files. It is not imported: with it would come FastAPI."""
+
+PAGE_FILES = frozenset({"swagger-ui.css", "swagger-ui-bundle.js"})
+
+SCRIPT_NAME = "start.js"
+
+SCRIPT = """SwaggerUIBundle({
+  url: "openapi.json",
+  dom_id: "#docs",
+  deepLinking: true,
+  filter: true,
+  showExtensions: true,
+  defaultModelsExpandDepth: 0,
+  validatorUrl: null,
+});
+"""
+
+PAGE = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Stateroom</title>
+<link rel="stylesheet" href="docs/swagger-ui.css">
+</head>
+<body>
+<div id="docs"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script src="docs/{SCRIPT_NAME}"></script>
+</body>
+</html>
+"""
+
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+}
+
+
+class Docs:
+    """The page and the files that it loads."""
+
+    def __init__(self) -> None:
+        found = find_spec(SWAGGER_PACKAGE)
+        folder = Path(found.origin).parent / "resources" if found and found.origin else Path()
+        there = all((folder / name).is_file() for name in PAGE_FILES)
+        self._files = StaticFiles(directory=folder) if there else None
+
+    async def page(self, request: HTTPRequest) -> Response:
+        """This document for people, to read and to try."""
+        if self._files is None:
+            message = "this server has no page of its endpoints without Swagger UI: pip install 'stateroom[server]'"
+            return starlette_response(error_response(501, "not_installed", message))
+        return HTMLResponse(PAGE, headers=PAGE_HEADERS)
+
+    async def file(self, request: HTTPRequest, name: str) -> Response:
+        """A file of the page."""
+        if name == SCRIPT_NAME:
+            return Response(SCRIPT, headers=PAGE_HEADERS, media_type="text/javascript")
+        if self._files is None or name not in PAGE_FILES:
+            raise NotFound(f"there is nothing at /docs/{name}; the documentation is at /docs")
+        response = await self._files.get_response(name, request.scope)
+        response.headers.update(PAGE_HEADERS)
+        return response

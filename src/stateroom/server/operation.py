@@ -16,15 +16,13 @@ from urllib.parse import quote, unquote
 
 from pydantic import BaseModel
 from starlette.convertors import Convertor, register_url_convertor
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from stateroom.server.api import Nothing, parse
 from stateroom.server.asgi import REQUEST
-from stateroom.server.request import HTTPRequest
-from stateroom.server.response import HTTPResponse
+from stateroom.server.http import HTTPRequest, HTTPResponse, starlette_response
 from stateroom.state import to_json
 
 ALWAYS = (500, 503)
@@ -204,15 +202,3 @@ def routes_of(operations: Iterable[Operation]) -> list[MethodRoute]:
 def http_request(request: Request) -> HTTPRequest:
     """The same request as the wire protocol's endpoints see it."""
     return request.scope[REQUEST]  # type: ignore[no-any-return]
-
-
-def starlette_response(response: HTTPResponse) -> Response:
-    """The same response for Starlette."""
-    made = Response(response.body, response.status)
-    made.raw_headers += [(b"content-type", response.content_type), *response.headers]
-    return made
-
-
-def allowed_methods(error: HTTPException) -> list[str]:
-    """The methods that a path answers, from the router's error about another one."""
-    return sorted({*(error.headers or {})["Allow"].split(", ")} - {"HEAD"})

@@ -33,9 +33,9 @@ from stateroom.environment import Environment, make_environment
 from stateroom.errors import CannotListen, MissingPackage, shortened
 from stateroom.model import input_items, text_of
 from stateroom.server.app import Application
+from stateroom.server.http import ASGIApp
 from stateroom.server.options import ApplicationOptions
 from stateroom.server.protocol import STOP_TIMEOUT, Protocol
-from stateroom.server.request import ASGIApp
 from stateroom.server.routes import Extension
 from stateroom.server.tracing import configure
 from stateroom.session import Sessions

@@ -21,9 +21,8 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from stateroom.server.asgi import BODY, SEND_WHOLE, SERVER, ServerState
+from stateroom.server.http import WATCHED, HTTPResponse, error_response
 from stateroom.server.options import Limits
-from stateroom.server.request import WATCHED
-from stateroom.server.response import HTTPResponse, error_response
 
 WRITE_BATCH = "stateroom.write_batch"
 """The key of the server's state with the batch of writes that its connections share."""

@@ -8,8 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import unquote
 
-from starlette.exceptions import HTTPException
-from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route, Router
@@ -21,14 +19,21 @@ from stateroom.server.access import check_admin
 from stateroom.server.admin import AdminAPI
 from stateroom.server.agent import AgentAPI
 from stateroom.server.asgi import REQUEST
-from stateroom.server.docs import Docs
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.gymnasium import Gymnasium
-from stateroom.server.openapi import document
-from stateroom.server.operation import FOR_OPERATOR, Operation, allowed_methods, get, routes_of, starlette_response
+from stateroom.server.http import (
+    Endpoint,
+    HTTPRequest,
+    ProbeReply,
+    Receive,
+    Scope,
+    Send,
+    error_response,
+    starlette_response,
+)
+from stateroom.server.openapi import Docs, document
+from stateroom.server.operation import FOR_OPERATOR, Operation, get, routes_of
 from stateroom.server.options import ApplicationOptions
-from stateroom.server.request import ASGIApp, HTTPRequest, Receive, Scope, Send
-from stateroom.server.response import Endpoint, ProbeReply, error_response, response_to
 from stateroom.server.services import Services
 from stateroom.server.threads import ThreadsAPI
 from stateroom.server.verification import Verification
@@ -84,7 +89,7 @@ class Routes:
     ) -> None:
         self.services = services
         self.agents = agents
-        models = {**{name: agent.plan.model for name, agent in agents.items()}, **threads.models.sources}
+        models = {**{name: agent.plan.model for name, agent in agents.items()}, **threads.models}
         self.extensions = extensions
         apps = {each.path: each.app(services, models) for each in extensions}
         self.operations: list[Operation] = []
@@ -121,8 +126,7 @@ class Routes:
             self._prefixes[path] = None, f"it begins at {path}/"
             routes += [Route(path, _to_folder), Mount(path, app)]
             self.operations += app.operations()
-        router = Router(routes, redirect_slashes=False, default=self._unknown)
-        self.app: ASGIApp = ExceptionMiddleware(router, handlers={HTTPException: _on_error, Exception: _on_error})
+        self.app = Router(routes, redirect_slashes=False, default=self._unknown)
 
     def _server_operations(self, docs: Docs) -> list[Operation]:
         operations = [
@@ -233,22 +237,6 @@ async def _ok(request: HTTPRequest) -> ProbeReply:
 
 async def _to_folder(request: Request) -> Response:
     return RedirectResponse(f"{request.url.path}/")
-
-
-async def _on_error(request: Request, error: Exception) -> Response:
-    """The response to a request that failed."""
-    path = unquote(request.scope["path"])
-    if not isinstance(error, HTTPException):
-        return starlette_response(response_to(error, f"{request.method} {path}"))
-    if error.status_code != 405:
-        response = starlette_response(error_response(error.status_code, "unauthorized", error.detail))
-        response.headers.update(error.headers or {})
-        return response
-    methods = allowed_methods(error)
-    message = f"{path} answers {' and '.join(methods)} only"
-    response = starlette_response(error_response(405, "method_not_allowed", message))
-    response.headers["allow"] = ", ".join(methods)
-    return response
 
 
 class _AdminOnly:

@@ -10,8 +10,8 @@ from typing import Any
 from stateroom.agent import ThreadEnvironment
 from stateroom.environment import Environment
 from stateroom.errors import Busy, SessionError
+from stateroom.server.access import Keys
 from stateroom.server.environment import ServedEnvironment
-from stateroom.server.keys import Keys
 from stateroom.server.metrics import MeasuredStore, Metrics
 from stateroom.server.options import ApplicationOptions
 from stateroom.server.sweep import SessionCount, Sweeper

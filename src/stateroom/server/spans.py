@@ -18,7 +18,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 
 from stateroom.errors import SessionError
 from stateroom.server.asgi import SEND_WHOLE
-from stateroom.server.request import ASGIApp, Message, Receive, Scope, Send
+from stateroom.server.http import ASGIApp, Message, Receive, Scope, Send
 from stateroom.store import Store, Work, WrappedStore
 from stateroom.version import __version__
 

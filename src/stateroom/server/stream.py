@@ -16,8 +16,7 @@ from sse_starlette import ServerSentEvent
 
 from stateroom.errors import InvalidArguments, StateroomError, StoreUnavailable, UnknownSession
 from stateroom.server import api
-from stateroom.server.request import wrong_field
-from stateroom.server.response import response_to
+from stateroom.server.http import response_to, wrong_field
 from stateroom.server.services import Services
 from stateroom.session import EntryData, SessionSummary, Transcript, entry_data, read_page
 from stateroom.state import to_json
@@ -92,23 +91,6 @@ def _read_newest(cursor: str, name: str) -> tuple[float, str]:
         raise wrong_field(name, f"has no position of an event after {NEW}:") from None
 
 
-class NewestSessions:
-    """The newest heads of the store, read once per interval for all streams of the process."""
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._lock = asyncio.Lock()
-        self._due = 0.0
-        self._heads: list[Head] = []
-
-    async def read(self) -> list[Head]:
-        async with self._lock:
-            if monotonic() >= self._due:
-                self._heads = await self._services.store.heads(limit=NEWEST)
-                self._due = monotonic() + POLL
-            return self._heads
-
-
 class NewEntries:
     """The entries of a session that came last, read once for all streams of the process."""
 
@@ -153,6 +135,17 @@ class FollowedSessions:
         self._services = services
         self._followed: WeakValueDictionary[str, NewEntries] = WeakValueDictionary()
         self._turns = asyncio.Semaphore(PAST_AT_ONCE)
+        self._lock = asyncio.Lock()
+        self._due = 0.0
+        self._newest: list[Head] = []
+
+    async def newest(self) -> list[Head]:
+        """The newest heads of the store, read once per interval for all streams."""
+        async with self._lock:
+            if monotonic() >= self._due:
+                self._newest = await self._services.store.heads(limit=NEWEST)
+                self._due = monotonic() + POLL
+            return self._newest
 
     async def follow(self, session: str) -> NewEntries:
         """What is new in a session, for as long as somebody holds it."""
@@ -181,11 +174,8 @@ class SessionStream:
     the newest whose revision, status, phase or reward is another. An event's id is the positions after it.
     """
 
-    def __init__(
-        self, services: Services, newest: NewestSessions, followed: FollowedSessions, positions: Positions
-    ) -> None:
+    def __init__(self, services: Services, followed: FollowedSessions, positions: Positions) -> None:
         self._services = services
-        self._newest_sessions = newest
         self._followed = followed
         self._positions = positions
         self._open: dict[str, NewEntries | None] = dict.fromkeys(positions.after)
@@ -247,7 +237,7 @@ class SessionStream:
     async def _new_sessions(self) -> AsyncIterator[ServerSentEvent]:
         """An event for each session that came since the last read; `listening` when the first read is done."""
         try:
-            heads = await self._newest_sessions.read()
+            heads = await self._followed.newest()
         except StoreUnavailable:
             return  # it may be back at the next read
         now = self._services.now()

@@ -6,9 +6,9 @@ import asyncio
 import ctypes
 import gc
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from stateroom.errors import Busy, StateroomError
 from stateroom.server.metrics import Metrics
@@ -62,8 +62,9 @@ class SessionCount:
                 async with asyncio.timeout(RECOUNT):
                     await self.update()
 
-    async def admit(self, number: int = 1) -> Admission:
-        """Admit new sessions, which are then made `with` the result; `Busy` if the limit would be exceeded."""
+    @asynccontextmanager
+    async def admit(self, number: int = 1) -> AsyncIterator[None]:
+        """Count new sessions, which are made in this context; `Busy` if the limit would be exceeded."""
         if self.live + number > self.limit and self.now() - self._counted > RECOUNT:
             await self.update()
         if self.live + number > self.limit:
@@ -71,32 +72,19 @@ class SessionCount:
         self.live += number
         self._pending += number
         self._changes += 1
-        return Admission(self, number)
-
-    def settle(self, number: int, *, made: bool) -> None:
-        """Count admitted sessions that were made, or not."""
-        self._pending -= number
-        self._changes += 1
-        if not made:
+        try:
+            yield
+        except BaseException:
             self.live -= number
+            raise
+        finally:
+            self._pending -= number
+            self._changes += 1
 
     def remove(self) -> None:
         """Count a session that was closed."""
         self.live -= 1
         self._changes += 1
-
-
-class Admission(NamedTuple):
-    """Sessions that were admitted, and are made in this context."""
-
-    sessions: SessionCount
-    number: int
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.sessions.settle(self.number, made=kind is None)
 
 
 class Sweeper:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Self
@@ -17,14 +17,13 @@ from typing_extensions import TypedDict
 from stateroom.agent import ItemPage, OnItems, Thread, ThreadEnvironment, Threads, Trajectory, TurnStatus
 from stateroom.environment import Environment
 from stateroom.errors import Contradiction, Unauthorized
-from stateroom.model import Item
+from stateroom.model import Item, ModelSource
 from stateroom.server import api
 from stateroom.server.access import check_admin
-from stateroom.server.agent import EnvironmentModels, agent_for
+from stateroom.server.agent import agent_for
 from stateroom.server.environment import ServedEnvironment
+from stateroom.server.http import HTTPRequest, bearer_token, response_to, wrong_field
 from stateroom.server.operation import ACTING, FOR_OPERATOR, SLOW, Operation, delete, get, post
-from stateroom.server.request import HTTPRequest, bearer_token, wrong_field
-from stateroom.server.response import response_to
 from stateroom.server.schemas import with_environments, with_tasks
 from stateroom.server.services import Services
 from stateroom.server.tokens import Signer
@@ -157,7 +156,7 @@ class Caller(NamedTuple):
 class ThreadsAPI:
     """The endpoints of `/threads`."""
 
-    def __init__(self, services: Services, models: EnvironmentModels) -> None:
+    def __init__(self, services: Services, models: Mapping[str, ModelSource]) -> None:
         self.services = services
         self.models = models
         options = services.options
@@ -228,12 +227,10 @@ class ThreadsAPI:
         requests need the `token` of the reply, as a bearer token.
         """
         served = self._served(body.environment)
-        self.services.keys.admit_session(request)
-        with await served.count.admit():
+        async with served.creating(request):
             made = await Threads(served.sessions).create(
                 body.user, metadata=body.metadata, instructions=body.instructions, task=body.task
             )
-        served.metrics.created(served.name)
         return self._reply(made, request)
 
     async def list_threads(self, request: HTTPRequest, query: ThreadList) -> ThreadPageReply:
@@ -267,7 +264,7 @@ class ThreadsAPI:
         runs, another run gets 503.
         """
         served = caller.served
-        agent = agent_for(self.services, self.models.sources, served.name, caller.thread)
+        agent = agent_for(self.services, self.models, served.name, caller.thread)
         meter = served.metrics.runs(served.name)
 
         async def run(on_items: OnItems | None = None) -> Trajectory:
@@ -290,10 +287,8 @@ class ThreadsAPI:
 
     async def fork(self, request: HTTPRequest, caller: Caller, body: ThreadFork) -> ThreadReply:
         """A new thread that continues this one, from its end or from a revision."""
-        self.services.keys.admit_session(request)
-        with await caller.served.count.admit():
+        async with caller.served.creating(request):
             made = await caller.threads.fork(caller.thread, body.at)
-        caller.served.metrics.created(caller.served.name)
         return self._reply(made, request)
 
     async def cancel(self, caller: Caller, body: ThreadCancel) -> api.AgentReply:

@@ -17,7 +17,7 @@ from secrets import token_urlsafe
 from typing import NamedTuple
 
 from stateroom.errors import CannotWrite, DefinitionError, Unauthorized
-from stateroom.server.request import HTTPRequest
+from stateroom.server.http import HTTPRequest
 
 DAY = 24 * 3600.0
 
@@ -55,10 +55,10 @@ class Signer:
         check_secrets(secrets)
         self.life = ttl + DAY
         self.now = now
-        self._signing_keys = [_key(secret, f"session of {environment}") for secret in secrets]
-        self._handle_keys = [_key(secret, f"tools of {environment}") for secret in secrets]
-        self._seed_keys = [_key(secret, f"seeding of {environment}") for secret in secrets]
-        self._id_keys = [_key(secret, f"ids of {environment}") for secret in secrets]
+        self._signing_keys, self._handle_keys, self._seed_keys, self._id_keys = (
+            [_key(secret, f"{purpose} of {environment}") for secret in secrets]
+            for purpose in ("session", "tools", "seeding", "ids")
+        )
 
     def sign(self, subject: str, key: str = "") -> bytes:
         """A token for a subject, issued now; `key` names the API key that the session was made with."""

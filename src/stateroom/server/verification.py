@@ -8,11 +8,17 @@ from typing import Any
 
 from stateroom.errors import Unauthorized
 from stateroom.rollout import EpisodeMetrics, aggregate, numbers, reads_only_the_response, verdict_fields
-from stateroom.server.environment import NO_TOKEN, ServedEnvironment
+from stateroom.server.environment import NO_TOKEN, ServedEnvironment, guard_user_code
+from stateroom.server.http import HTTPRequest, HTTPResponse, json_response, wrong_field
 from stateroom.server.operation import Operation, get, post
-from stateroom.server.request import HTTPRequest, checked_response, task_fields, wrong_field
-from stateroom.server.response import HTTPResponse, json_response
-from stateroom.server.wire import ReverifyMode, VerifiedEpisodes, VerifyFields, VerifyReply
+from stateroom.server.wire import (
+    ReverifyMode,
+    VerifiedEpisodes,
+    VerifyFields,
+    VerifyReply,
+    checked_response,
+    task_fields,
+)
 from stateroom.session import Progress, Verdict, new_session_id
 from stateroom.state import to_json
 
@@ -74,15 +80,14 @@ class Verification:
         else:
             session = await served.session(subject, include_closed=True)  # a closed session keeps its verdict
             work = session.verify(response, row=task_fields(row))
-        verdict: Verdict = await served.guard_user_code("verify", work)
-        return verdict
+        return await guard_user_code("verify", work)
 
     async def _judge_alone(self, row: dict[str, Any], response: Any) -> Verdict:
         """The verdict on a response without a session, of a verifier that reads nothing else."""
         served = self.environment
         if self._reads_only_the_response:
             alone = served.sessions.stateless(new_session_id(), Progress(0, 0.0), self._task(row))
-            verdict: Verdict = await served.guard_user_code("verify", alone.verify(response))
+            verdict = await guard_user_code("verify", alone.verify(response))
             if self._reads_only_the_response:  # else it has just looked back at the session, and there is none
                 return verdict
         if served.gym_compat:

@@ -1,6 +1,7 @@
 """What goes over the wire between an environment and its clients: bodies of requests and of replies.
 
-Endpoints that must be fast read requests by hand (see `request`); then the types here are for the OpenAPI document.
+Endpoints that must be fast read their requests by hand, with the functions at the end; then the types are for the
+OpenAPI document.
 """
 
 from __future__ import annotations
@@ -11,9 +12,20 @@ import msgspec
 from pydantic import BaseModel, Field, with_config
 from typing_extensions import TypedDict
 
-from stateroom.server.request import LATEST_START, LONGEST_NAME
+from stateroom.errors import BadTask
+from stateroom.model import is_content, text_of
+from stateroom.server.http import HTTPRequest, wrong_field
 
 T = TypeVar("T")
+
+LATEST_START = 2.0**40
+"""Largest time, in seconds since 1970, at which a session's clock may start."""
+
+LONGEST_NAME = 200
+"""Characters of a client's own name for a session, and of an unknown tool's name in an error message."""
+
+NOT_OF_TASK = frozenset({"response", "responses_create_params", "agent_ref", "reward", "resources_session_id"})
+"""Fields of a request that verifies which are not compared with the row of the seed."""
 
 body = with_config(extra="allow", use_attribute_docstrings=True)
 
@@ -283,3 +295,97 @@ class ResponsesBody(TypedDict):
     """The whole conversation so far."""
     tools: NotRequired[list[FunctionTool]]
     """The tools that the model is offered; by default the environment's."""
+
+
+# What a request that seeds a session holds besides the task.
+
+
+def name_and_row(request: HTTPRequest, body: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The client's own name for the session that it seeds, if it gives one, and the task row.
+
+    Our own runner gives the name in a header, which other servers ignore.
+    """
+    header = request.headers.get(b"stateroom-session")
+    name = body.get("resources_session_id") if header is None else header.decode("latin-1")
+    if name is None and "resources_session_id" not in body:
+        return None, body
+    name = checked_session_name(name)
+    row = body.get("task_data", {key: value for key, value in body.items() if key != "resources_session_id"})
+    if not isinstance(row, dict):
+        raise wrong_field("task_data", "should be the task row, an object")
+    if is_typed_seed(body):
+        row = {**row, **{f"_ng_{field}": body[field] for field in ("episode_id", "task_id") if field in body}}
+    return name, row
+
+
+def checked_session_name(name: Any) -> str:
+    """A client's own name for a session, or the id that the session was given."""
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+        raise wrong_field("resources_session_id", f"should be a text of 1 to {LONGEST_NAME} characters")
+    return name
+
+
+def is_typed_seed(body: dict[str, Any]) -> bool:
+    """Whether a request seeds as the environment servers of NeMo Gym do, which bind the session to an episode."""
+    return "episode_id" in body and "task_data" in body
+
+
+def seed_and_start(request: HTTPRequest) -> tuple[int | None, float | None]:
+    """The session's random seed and the time at which its clock starts, as our own runner sets them in headers."""
+    seed, start = request.headers.get(b"stateroom-seed"), request.headers.get(b"stateroom-began")
+    if seed is not None and (not seed.isdigit() or len(seed) > 20):
+        raise BadTask("the header Stateroom-Seed: should be a whole number")
+    try:
+        began = None if start is None else float(start)
+    except ValueError:
+        began = -1.0
+    if began is not None and not 0 <= began <= LATEST_START:
+        raise BadTask("the header Stateroom-Began: should be seconds since 1970")
+    return None if seed is None else int(seed), began
+
+
+def task_fields(body: dict[str, Any]) -> dict[str, Any]:
+    """The task's own fields in the body of a request that verifies: neither the response nor what runners add."""
+    return {name: value for name, value in body.items() if name not in NOT_OF_TASK and not name.startswith("_ng_")}
+
+
+# The Responses object in a request, checked before an author's verifier sees it.
+
+
+CONTENT = "the content of a message should be a text, or a list of parts with a text each"
+
+
+def checked_response(body: dict[str, Any]) -> dict[str, Any]:
+    """The `response` of a body."""
+    response = body.get("response")
+    if not isinstance(response, dict):
+        raise wrong_field("response", "should be a Responses object")
+    output = response.get("output", [])
+    if not isinstance(output, list):
+        raise wrong_field("response.output", "should be a list of items")
+    for item in output:
+        if not isinstance(item, dict):
+            raise wrong_field("response.output", "should be a list of items")
+        if item.get("type") == "function_call":
+            _check_call(item)
+        elif not is_content(item.get("content")):
+            raise wrong_field("response.output", CONTENT)
+    return response
+
+
+def _check_call(call: dict[str, Any]) -> None:
+    if not isinstance(call.get("call_id"), str) or not isinstance(call.get("name"), str):
+        raise wrong_field("response.output", "a function_call should have a call_id and a name")
+    arguments = call.get("arguments")
+    if arguments is not None and not isinstance(arguments, str):
+        raise wrong_field("response.output", "the arguments of a function_call should be JSON as a text")
+
+
+def calls_of(response: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tool calls in a response."""
+    return [item for item in response.get("output", ()) if item.get("type") == "function_call"]
+
+
+def message_text(response: dict[str, Any]) -> str:
+    """The text of the messages in a response."""
+    return "".join(text_of(item) for item in response.get("output", ()) if item.get("type") == "message")

@@ -1,4 +1,4 @@
-"""Studio below `/studio/` of a server: the page, its files, and the API that the page uses."""
+"""Studio below `/studio/` of a server: the page, its files, the API that the page uses, and who may use it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import webbrowser
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import quote
 
 import msgspec
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from stateroom.errors import DefinitionError, NotFound
+from stateroom.errors import DefinitionError, Forbidden, InvalidArguments, NotFound
 from stateroom.model import ModelSource
 from stateroom.server import (
     HTTPRequest,
@@ -29,19 +30,26 @@ from stateroom.server import (
     routes_of,
 )
 from stateroom.store import without_secrets
-from stateroom.studio.access import READING, Gate, Mode, Person
 from stateroom.studio.assets import ISOLATION, SECURITY as SECURITY_HEADERS, Assets
-from stateroom.studio.inbox import InboxAPI
-from stateroom.studio.runs import RunsAPI
-from stateroom.studio.sessions import session_operations
+from stateroom.studio.runs import RunsAPI, RunStores
+from stateroom.studio.sessions import InboxAPI, session_operations
 from stateroom.studio.store import StoreAPI
-from stateroom.studio.stores import RunStores
 from stateroom.version import __version__
 
 API = "/api"
 
 SECURITY: Any = {"security": [{}, {"studio": []}], "errors": (401, 403)}
 """Without a token the API answers on the server's own machine."""
+
+
+Mode = Literal["read", "full"]
+"""What Studio allows: to look at sessions, or also to change them."""
+
+READING = frozenset({"GET", "HEAD"})
+"""The methods of endpoints that change nothing."""
+
+OWN_SITES = (None, "same-origin", "none")
+"""Values of `Sec-Fetch-Site` of our own page, of a person who opens a URL, and of programs that are no browsers."""
 
 
 class About(msgspec.Struct, frozen=True):
@@ -147,6 +155,42 @@ class StudioApp:
             environments=[*self._services.environments],
             runs=None if self._studio.runs is None else str(self._studio.runs),
         )
+
+
+class Person(BaseModel):
+    """What the body of every change has, besides what it is about."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    by: Annotated[str, Field(min_length=1)]
+    """The person who makes this change."""
+
+
+class Gate:
+    """Lets a request pass that comes from Studio's page or its operator and that the mode allows."""
+
+    def __init__(self, app: Router, check_operator: Callable[[HTTPRequest], None], mode: Mode) -> None:
+        self._app = app
+        self._check_operator = check_operator
+        self._mode = mode
+        self.routes = app.routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        self._check_operator(http_request(request))
+        site = request.headers.get("sec-fetch-site")
+        if site not in OWN_SITES:
+            raise Forbidden(f"this request is of another web page ({site}), and only Studio's own page may use its API")
+        if request.method not in READING:
+            self._check_change(http_request(request))
+        await self._app(scope, receive, send)
+
+    def _check_change(self, request: HTTPRequest) -> None:
+        if self._mode == "read":
+            raise Forbidden("Studio is open for reading only; start it in the mode full to change something")
+        if not request.json().get("by"):
+            message = "should name the person who makes this change, for the log"
+            raise InvalidArguments(f"by: {message}", {"by": message})
 
 
 def _signed(operation: Operation) -> Operation:

@@ -1,16 +1,19 @@
-"""Studio's API on runs: all runs below a folder, their rollouts, and what is measured in them.
+"""Studio's API on runs: all runs below a folder, their rollouts and sessions, and what is measured in them.
 
 Files are indexed on a thread, and rows are read by their place: no file is ever in memory. A response has what is
 indexed so far, with the progress. A client that follows a run sends the `version` it has as `since`, and gets 304
-until there is another one.
+until there is another one. The sessions of a run are in a store beside its files, which is opened when somebody looks
+into it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,9 +21,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import Field
 from starlette.responses import Response
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stateroom.errors import Forbidden
+from stateroom.errors import Forbidden, NotFound
 from stateroom.lru import LRU
+from stateroom.model import ModelSource
 from stateroom.rollout import (
     UNREADABLE,
     EpisodeFilter,
@@ -30,7 +36,9 @@ from stateroom.rollout import (
     StoredRun,
     find_runs,
 )
-from stateroom.server import Amount, Operation, Parameters, get
+from stateroom.server import Amount, Operation, Parameters, Services, get, routes_of
+from stateroom.store import without_secrets
+from stateroom.studio.sessions import session_operations
 
 INDEX_SECONDS = 0.2
 """Seconds that a request waits for what is new to be indexed; then the response has a part of it."""
@@ -38,8 +46,11 @@ INDEX_SECONDS = 0.2
 GROWING = 60.0
 """Seconds after its last row for which an unfinished run counts as growing."""
 
-OPEN = 1000
+MAX_OPEN_RUNS = 1000
 """Runs whose indexes are kept open."""
+
+MAX_OPEN_STORES = 32
+"""Stores of runs that are kept open, besides those in use."""
 
 CELLS = 64
 """Episodes of a task that the matrix has at most; the others are among the rollouts."""
@@ -158,7 +169,7 @@ class RunsAPI:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         self._worker = ThreadPoolExecutor(1, "runs")
-        self._runs: LRU[Path, _IndexedRun] = LRU(OPEN)
+        self._runs: LRU[Path, _IndexedRun] = LRU(MAX_OPEN_RUNS)
 
     def operations(self) -> list[Operation]:
         """The endpoints."""
@@ -271,3 +282,79 @@ def _passes(metrics: dict[str, float]) -> dict[int, float]:
     """pass@k by k."""
     found = ((name.removeprefix("pass@"), value) for name, value in metrics.items() if name.startswith("pass@"))
     return {int(k): value for k, value in found if k.isdecimal()}
+
+
+# Sessions.
+
+
+class _OpenStore:
+    """A store, and the API on its sessions."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.resources = AsyncExitStack()
+        self.app: ASGIApp | None = None
+        self.used = 0
+        """Requests that are under way."""
+
+
+class RunStores:
+    """The API on the sessions of runs, below the path of each run."""
+
+    def __init__(
+        self, services: Services, models: Mapping[str, ModelSource], runs: RunsAPI, operations: list[Operation]
+    ) -> None:
+        """`operations` are the endpoints on the sessions of Studio's own store, in which runs may have kept theirs."""
+        self._services = services
+        self._models = models
+        self._runs = runs
+        self._stores: dict[str, _OpenStore] = {}
+        self.operations = operations
+        self.routes = routes_of(operations)  # by which all routes of a server can be listed
+        services.resources.push_async_callback(self.close)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        url = self._url(await self._runs.find(scope["path_params"]["run"]))
+        kept = self._stores.pop(url) if url in self._stores else _OpenStore()
+        self._stores[url] = kept  # the most recent comes last
+        kept.used += 1
+        try:
+            async with kept.lock:
+                if kept.app is None:
+                    kept.app = await self._open(url, kept.resources)
+            await kept.app(scope, receive, send)
+        finally:
+            kept.used -= 1
+            await self._close_idle()
+
+    def _url(self, run: StoredRun) -> str:
+        """The store beside the run, or Studio's own. No other is opened: a file could name any server."""
+        path, own = run.files.sessions, self._services.options.store
+        if path.is_file() and not path.is_symlink():
+            assert run.store is not None
+            return run.store
+        if run.store is None:
+            raise NotFound(f"run {run.files.rollouts.name} has kept no sessions")
+        if run.store != without_secrets(own):
+            raise NotFound(f"the sessions of this run are in {run.store}: open Studio on that store to see them")
+        return own
+
+    async def _open(self, url: str, resources: AsyncExitStack) -> ASGIApp:
+        known, operations = self._services, self.operations
+        if url != known.options.store:
+            options = replace(known.options, store=url, for_operator=True, keys=(), shared_folder=None)
+            services = Services(known.served, options, known.now, known.stopping)
+            await services.start(resources, None)
+            operations = session_operations(services, self._models)
+        return Router(routes_of(operations), redirect_slashes=False)
+
+    async def _close_idle(self) -> None:
+        idle = [url for url, kept in self._stores.items() if not kept.used]
+        for url in idle[: max(0, len(self._stores) - MAX_OPEN_STORES)]:
+            await self._stores.pop(url).resources.aclose()
+
+    async def close(self) -> None:
+        """Close all stores."""
+        while self._stores:
+            _, kept = self._stores.popitem()
+            await kept.resources.aclose()

@@ -1,4 +1,7 @@
-"""Studio's API on the sessions of a store: the admin API without tokens, and models that continue sessions."""
+"""Studio's API on the sessions of a store.
+
+It is the admin API without tokens, with models that continue sessions, and the sessions that wait for a person.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from stateroom.agent import Agent, Threads
+from stateroom.agent import WAITING, Agent, Threads
 from stateroom.errors import Contradiction, StateroomError
+from stateroom.lru import LRU
 from stateroom.model import ModelSource
 from stateroom.server import (
     Action,
@@ -22,6 +26,14 @@ from stateroom.server import (
     get,
     post,
 )
+from stateroom.session import History, SessionSummary
+from stateroom.store import Head, HeadFilter
+
+LOOKED_AT = 1000
+"""Sessions among which the oldest questions are found."""
+
+MAX_QUESTIONS = 100
+"""Questions that are listed."""
 
 
 def session_operations(services: Services, models: Mapping[str, ModelSource]) -> list[Operation]:
@@ -110,3 +122,46 @@ class Continuations:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class OpenQuestion(SessionSummary, frozen=True, kw_only=True):
+    """A session whose agent waits for a person."""
+
+    asked: float
+    """Since when."""
+
+
+class Inbox(msgspec.Struct, frozen=True):
+    sessions: list[OpenQuestion]
+    more: bool
+    """Whether there are more."""
+
+
+class InboxAPI:
+    """The questions in a store. A log is read again only when the session has changed."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._asked: LRU[tuple[str, int], float] = LRU(LOOKED_AT)
+        """When the agent of a session began to wait, by id and revision."""
+
+    def operations(self) -> list[Operation]:
+        """The endpoint."""
+        return [get("/inbox", self.inbox)]
+
+    async def inbox(self) -> Inbox:
+        """The sessions whose agents wait for a person, the oldest question first."""
+        now = self._services.now()
+        wanted = HeadFilter(status="live", at=now, phase=WAITING)
+        heads = await self._services.store.heads(wanted, order="oldest", limit=LOOKED_AT)
+        asked = await asyncio.gather(*map(self._asked_at, heads))
+        waiting = sorted(zip(asked, heads, strict=True), key=lambda each: (each[0], each[1].age))
+        listed = [OpenQuestion.of(head, now, asked=at) for at, head in waiting[:MAX_QUESTIONS]]
+        return Inbox(listed, len(waiting) > MAX_QUESTIONS)
+
+    async def _asked_at(self, head: Head) -> float:
+        key = (head.id, head.revision)
+        if key not in self._asked:
+            _, entry = await History(self._services.store).agent_entry(head, head.revision)
+            self._asked.keep(key, head.created if entry is None else entry.at)
+        return self._asked.keep(key, self._asked[key])

@@ -11,15 +11,23 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from sse_starlette import ServerSentEvent
-from starlette.exceptions import HTTPException
-from starlette.middleware.exceptions import ExceptionMiddleware
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Router
 
 from stateroom import errors
 from stateroom.model import Answer, ModelSource, Request as ToModel, answer_of
 from stateroom.server.asgi import ASGIApplication
+from stateroom.server.http import (
+    RETRY_AFTER,
+    Endpoint,
+    HTTPRequest,
+    HTTPResponse,
+    ProbeReply,
+    Receive,
+    Scope,
+    Send,
+    json_response,
+    wrong_field,
+)
 from stateroom.server.model import chat, responses
 from stateroom.server.model.conversations import (
     PATH as CONVERSATIONS,
@@ -28,11 +36,9 @@ from stateroom.server.model.conversations import (
     ConversationState,
 )
 from stateroom.server.model.request import ModelRequest, ModelResponse
-from stateroom.server.operation import allowed_methods, get, post, routes_of, starlette_response
+from stateroom.server.operation import get, post, routes_of
 from stateroom.server.options import Limits
 from stateroom.server.process import Server, configured, log_to_stderr
-from stateroom.server.request import HTTPRequest, Receive, Scope, Send, wrong_field
-from stateroom.server.response import RETRY_AFTER, Endpoint, HTTPResponse, ProbeReply, json_response
 from stateroom.server.sweep import SessionCount, Sweeper
 from stateroom.session import WEEK, Sessions
 from stateroom.state import to_json
@@ -120,8 +126,7 @@ class ModelApplication(ASGIApplication):
             get(f"{MODELS}/{{name:path}}", self._model),
             *(get(path, _health) for path in ("/", "/health")),
         ]
-        router = Router(routes_of(operations), redirect_slashes=False, default=_unknown)
-        self.router = ExceptionMiddleware(router, handlers={HTTPException: self._on_error, Exception: self._on_error})
+        self.router = self.with_errors(Router(routes_of(operations), redirect_slashes=False, default=_unknown))
         if self._on_start is not None:
             self._on_start()
 
@@ -179,20 +184,8 @@ class ModelApplication(ASGIApplication):
         message = f"{what} failed: unexpected {type(error).__name__}; the server's log has more"
         return _error_response(500, "server_error", "internal_error", message)
 
-    def head_too_large(self) -> HTTPResponse:
-        message = f"the path and headers are larger than {self.limits.max_head:,} bytes"
-        return _error_response(431, "invalid_request_error", "head_too_large", message)
-
-    async def _on_error(self, request: Request, error: Exception) -> Response:
-        path = unquote(request.scope["path"])
-        if not isinstance(error, HTTPException):
-            return starlette_response(self.response_to(error, f"{request.method} {path}"))
-        methods = allowed_methods(error)
-        message = f"{path} answers {' and '.join(methods)} only"
-        response = _error_response(405, "invalid_request_error", "method_not_allowed", message)
-        made = starlette_response(response)
-        made.headers["allow"] = ", ".join(methods)
-        return made
+    def error_response(self, status: int, code: str, message: str) -> HTTPResponse:
+        return _error_response(status, "invalid_request_error", code, message)
 
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:

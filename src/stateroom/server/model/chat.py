@@ -9,8 +9,8 @@ from sse_starlette import ServerSentEvent
 
 from stateroom.errors import ModelFailed
 from stateroom.model import Answer, Item, chat_usage, completion_message, items_of, responses_settings, responses_tools
+from stateroom.server.http import wrong_field
 from stateroom.server.model.request import ModelRequest, ModelResponse, model_request, objects_in
-from stateroom.server.request import wrong_field
 from stateroom.state import to_json
 
 READ = frozenset({"model", "messages", "tools", "stream", "stream_options", "seed", "n"})

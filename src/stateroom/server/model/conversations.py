@@ -15,10 +15,10 @@ from stateroom.environment import Environment, Task
 from stateroom.errors import NotFound, SessionError
 from stateroom.model import Answer, Item, Request as ToModel
 from stateroom.server import api
+from stateroom.server.http import wrong_field
 from stateroom.server.model import responses
 from stateroom.server.model.request import ModelResponse
 from stateroom.server.operation import Operation, delete, get, post
-from stateroom.server.request import wrong_field
 from stateroom.server.sweep import SessionCount
 from stateroom.session import Session, Sessions, Update
 from stateroom.state import State
@@ -128,7 +128,7 @@ class Conversations:
 
     async def create(self, body: NewConversation) -> Reply:
         items = responses.checked_items(body.items or (), "items")
-        with await self.count.admit():
+        async with self.count.admit():
             thread = await self.threads.create(metadata=body.metadata or {})
         session = await self.sessions.open(thread.id)
         if items:

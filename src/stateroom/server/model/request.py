@@ -13,7 +13,7 @@ import msgspec
 
 from stateroom.agent import Estimate
 from stateroom.model import Answer, Item, Request, Usage, text_of
-from stateroom.server.request import wrong_field
+from stateroom.server.http import wrong_field
 
 
 class ModelRequest(msgspec.Struct, frozen=True):

@@ -8,8 +8,8 @@ from typing import Any
 from sse_starlette import ServerSentEvent
 
 from stateroom.model import Item, input_items, is_content, message
+from stateroom.server.http import wrong_field
 from stateroom.server.model.request import ModelRequest, ModelResponse, model_request, objects_in
-from stateroom.server.request import wrong_field
 from stateroom.state import to_json
 
 READ = frozenset({"model", "input", "tools", "stream", "stream_options", "store"})

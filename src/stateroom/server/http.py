@@ -1,16 +1,24 @@
-"""One HTTP request, directly on ASGI, and what the wire protocol reads from it."""
+"""HTTP requests and responses, directly on ASGI.
+
+Every error is JSON, with a code for programs and a message for people.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
-from typing import Any, TypeVar
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
+from starlette.responses import Response
 
-from stateroom.errors import BadTask, InvalidArguments, TooLarge
-from stateroom.model import is_content, text_of
+from stateroom.errors import InvalidArguments, RateLimited, StateroomError, TooLarge, Unauthorized, UnknownKey
+from stateroom.session import Code
+from stateroom.state import to_json
+
+logger = logging.getLogger(__name__)
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -22,16 +30,27 @@ T = TypeVar("T")
 WATCHED = "stateroom.watched"
 """The key of a scope whose request is for nothing once its client has closed its side of the connection."""
 
-LATEST_START = 2.0**40
-"""Largest time, in seconds since 1970, at which a session's clock may start."""
+JSON = b"application/json"
 
-LONGEST_NAME = 200
-"""Characters of a client's own name for a session, and of an unknown tool's name in an error message."""
+STATUS_OF_RESULT: dict[Code | None, int] = {
+    "unknown_tool": 404,
+    "invalid_arguments": 422,
+    "tool_error": 400,
+    "tool_failed": 500,
+    "timeout": 504,
+    "too_large": 413,
+    "unknown_outcome": 409,
+    "shared_conflict": 409,
+    "needs_input": 409,
+}
+"""The status of a failed call. The body is for the model, whatever the status."""
 
-NOT_OF_TASK = frozenset({"response", "responses_create_params", "agent_ref", "reward", "resources_session_id"})
-"""Fields of a request that verifies which are not compared with the row of the seed."""
+RETRY_AFTER = (b"retry-after", b"1")
 
 _decode = msgspec.json.Decoder().decode
+
+
+# Requests.
 
 
 class Disconnected(Exception):
@@ -40,6 +59,14 @@ class Disconnected(Exception):
 
 class BadJSON(InvalidArguments, status=400, code="invalid_json"):
     """The body is not JSON."""
+
+
+class NotOperator(Unauthorized):
+    """A request to an API for operators came without its bearer token, or with another one."""
+
+    def __init__(self, message: str, api: str) -> None:
+        super().__init__(message)
+        self.api = api
 
 
 class HTTPRequest:
@@ -173,95 +200,89 @@ def wrong_field(field: str, message: str) -> InvalidArguments:
     return InvalidArguments(f"{field}: {message}", {field: message})
 
 
-# What a request that seeds a session holds besides the task.
+# Responses.
 
 
-def name_and_row(request: HTTPRequest, body: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """The client's own name for the session that it seeds, if it gives one, and the task row.
+class ProbeReply(msgspec.Struct, frozen=True):
+    """The reply to a probe."""
 
-    Our own runner gives the name in a header, which other servers ignore.
-    """
-    header = request.headers.get(b"stateroom-session")
-    name = body.get("resources_session_id") if header is None else header.decode("latin-1")
-    if name is None and "resources_session_id" not in body:
-        return None, body
-    name = checked_session_name(name)
-    row = body.get("task_data", {key: value for key, value in body.items() if key != "resources_session_id"})
-    if not isinstance(row, dict):
-        raise wrong_field("task_data", "should be the task row, an object")
-    if is_typed_seed(body):
-        row = {**row, **{f"_ng_{field}": body[field] for field in ("episode_id", "task_id") if field in body}}
-    return name, row
+    status: Literal["ok"] = "ok"
 
 
-def checked_session_name(name: Any) -> str:
-    """A client's own name for a session, or the id that the session was given."""
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
-        raise wrong_field("resources_session_id", f"should be a text of 1 to {LONGEST_NAME} characters")
-    return name
+class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
+    code: str
+    """The problem, for programs."""
+    message: str
+    """What is wrong, where, and what to do, for people and models."""
+    fields: dict[str, str] | None = None
+    """The problem of each field."""
 
 
-def is_typed_seed(body: dict[str, Any]) -> bool:
-    """Whether a request seeds as the environment servers of NeMo Gym do, which bind the session to an episode."""
-    return "episode_id" in body and "task_data" in body
+class ErrorBody(msgspec.Struct, frozen=True):
+    error: ErrorDetail
 
 
-def seed_and_start(request: HTTPRequest) -> tuple[int | None, float | None]:
-    """The session's random seed and the time at which its clock starts, as our own runner sets them in headers."""
-    seed, start = request.headers.get(b"stateroom-seed"), request.headers.get(b"stateroom-began")
-    if seed is not None and (not seed.isdigit() or len(seed) > 20):
-        raise BadTask("the header Stateroom-Seed: should be a whole number")
-    try:
-        began = None if start is None else float(start)
-    except ValueError:
-        began = -1.0
-    if began is not None and not 0 <= began <= LATEST_START:
-        raise BadTask("the header Stateroom-Began: should be seconds since 1970")
-    return None if seed is None else int(seed), began
+class HTTPResponse(msgspec.Struct, frozen=True):
+    """A whole response."""
+
+    status: int
+    body: bytes
+    content_type: bytes = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-def task_fields(body: dict[str, Any]) -> dict[str, Any]:
-    """The task's own fields in the body of a request that verifies: neither the response nor what runners add."""
-    return {name: value for name, value in body.items() if name not in NOT_OF_TASK and not name.startswith("_ng_")}
+Endpoint = Callable[[HTTPRequest], Awaitable[HTTPResponse]]
+"""Answers a request of the wire protocol."""
 
 
-# The Responses object in a request, checked before an author's verifier sees it.
+async def send_response(send: Send, response: HTTPResponse, cookies: Iterable[bytes] = ()) -> None:
+    """Send a response by ASGI messages."""
+    headers = [(b"content-type", response.content_type), (b"content-length", b"%d" % len(response.body))]
+    headers += [*response.headers, *((b"set-cookie", cookie) for cookie in cookies)]
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
 
 
-CONTENT = "the content of a message should be a text, or a list of parts with a text each"
+def starlette_response(response: HTTPResponse) -> Response:
+    """The same response for Starlette."""
+    made = Response(response.body, response.status)
+    made.raw_headers += [(b"content-type", response.content_type), *response.headers]
+    return made
 
 
-def checked_response(body: dict[str, Any]) -> dict[str, Any]:
-    """The `response` of a body."""
-    response = body.get("response")
-    if not isinstance(response, dict):
-        raise wrong_field("response", "should be a Responses object")
-    output = response.get("output", [])
-    if not isinstance(output, list):
-        raise wrong_field("response.output", "should be a list of items")
-    for item in output:
-        if not isinstance(item, dict):
-            raise wrong_field("response.output", "should be a list of items")
-        if item.get("type") == "function_call":
-            _check_call(item)
-        elif not is_content(item.get("content")):
-            raise wrong_field("response.output", CONTENT)
-    return response
+def json_response(value: Any) -> HTTPResponse:
+    """A value as JSON, with status 200."""
+    return HTTPResponse(200, to_json(value))
 
 
-def _check_call(call: dict[str, Any]) -> None:
-    if not isinstance(call.get("call_id"), str) or not isinstance(call.get("name"), str):
-        raise wrong_field("response.output", "a function_call should have a call_id and a name")
-    arguments = call.get("arguments")
-    if arguments is not None and not isinstance(arguments, str):
-        raise wrong_field("response.output", "the arguments of a function_call should be JSON as a text")
+def response_to(error: Exception, what: str) -> HTTPResponse:
+    """The response to a request that failed; `what` names the request in the log."""
+    if isinstance(error, StateroomError) and error.code is not None:
+        fields = error.fields if isinstance(error, InvalidArguments) else None
+        return error_response(error.status, error.code, str(error), fields, _headers_for(error))
+    logger.error("%s failed", what, exc_info=error)
+    if isinstance(error, StateroomError):
+        return error_response(500, "environment_error", str(error))
+    message = f"{what} failed: unexpected {type(error).__name__}; the server's log has more"
+    return error_response(500, "internal_error", message)
 
 
-def calls_of(response: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tool calls in a response."""
-    return [item for item in response.get("output", ()) if item.get("type") == "function_call"]
+def error_response(
+    status: int,
+    code: str,
+    message: str,
+    fields: dict[str, str] | None = None,
+    headers: tuple[tuple[bytes, bytes], ...] = (),
+) -> HTTPResponse:
+    """An error as JSON."""
+    headers = (RETRY_AFTER, *headers) if status == 503 else headers
+    return HTTPResponse(status, to_json(ErrorBody(ErrorDetail(code, message, fields or None))), headers=headers)
 
 
-def message_text(response: dict[str, Any]) -> str:
-    """The text of the messages in a response."""
-    return "".join(text_of(item) for item in response.get("output", ()) if item.get("type") == "message")
+def _headers_for(error: Exception) -> tuple[tuple[bytes, bytes], ...]:
+    if isinstance(error, RateLimited):
+        return ((b"retry-after", b"%d" % error.seconds),)
+    if isinstance(error, UnknownKey | NotOperator):
+        realm = f"stateroom {error.api}" if isinstance(error, NotOperator) else "stateroom"
+        return ((b"www-authenticate", f'Bearer realm="{realm}"'.encode()),)
+    return ()
