@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from stateroom.errors import InvalidOption, NotFound
 from stateroom.jsonl import Appender, repair, replace_lines
 from stateroom.rollout.description import described, ensure_same_run
-from stateroom.rollout.engines import Finished, ToolFailed, WorkerPool, open_engine
+from stateroom.rollout.engines import Finished, ToolFailed, WorkerPool
 from stateroom.rollout.failures import ToolFailures
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.index import INPUTS, RunIndex
@@ -151,7 +151,7 @@ async def run(
         started = perf_counter()
         tool_failures = stack.enter_context(ToolFailures(plan.files.tool_failures))
         report = Report(left.episodes, tool_failures, left.failed, done=left.done, earlier=left.done, cost=left.cost)
-        workers = await stack.enter_async_context(WorkerPool(open_engine(plan)))
+        workers = await stack.enter_async_context(WorkerPool(plan))
         if not resumes:
             plan.files.begin(plan.inputs())
             stack.enter_context(plan.files.lock())

@@ -16,9 +16,17 @@ from threading import Timer
 from typing import Any
 
 from stateroom.errors import StateroomError
-from stateroom.rollout.engines.engine import BEATS, Engine, PickledPlan, Worker, WorkerLost, raise_refusal, refusal
+from stateroom.rollout.engines.engine import (
+    BEATS,
+    Engine,
+    FromWorker,
+    PickledPlan,
+    Refused,
+    ToWorker,
+    Worker,
+    WorkerLost,
+)
 from stateroom.rollout.engines.heartbeat import Heartbeat
-from stateroom.rollout.engines.messages import FromWorker, Refused, ToWorker
 from stateroom.rollout.engines.worker import EpisodeWorker, Link, open_worker
 from stateroom.rollout.plan import Run
 
@@ -69,7 +77,7 @@ class _ProcessWorker:
         """Tell it its plan, and wait until it is ready."""
         await self._write((plan, slots))
         if isinstance(refused := await self._read(), Refused):
-            raise_refusal(refused)
+            raise refused.error()
 
     async def send(self, messages: Sequence[ToWorker]) -> None:
         await self._write(messages)
@@ -81,7 +89,7 @@ class _ProcessWorker:
         except TimeoutError:
             raise WorkerLost(f"worker process {self._process.pid} is silent") from None
         if isinstance(found, Refused):
-            raise_refusal(found)
+            raise found.error()
         return found
 
     async def _write(self, message: Any) -> None:
@@ -143,7 +151,7 @@ async def _work(connection: socket.socket) -> None:
                 await write(writer, None)
                 await _talk(worker, link.heartbeat, reader, writer, beat=plan.lease / BEATS)
         except StateroomError as error:
-            await write(writer, refusal(error))
+            await write(writer, Refused.of(error))
     except (asyncio.IncompleteReadError, OSError):
         pass  # the driver is gone
 

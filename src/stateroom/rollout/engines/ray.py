@@ -13,9 +13,17 @@ from ray import cloudpickle
 from ray.exceptions import RayError
 
 from stateroom.errors import EngineFailed, InvalidOption, StateroomError
-from stateroom.rollout.engines.engine import BEATS, Engine, PickledPlan, Worker, WorkerLost, raise_refusal, refusal
+from stateroom.rollout.engines.engine import (
+    BEATS,
+    Engine,
+    FromWorker,
+    PickledPlan,
+    Refused,
+    ToWorker,
+    Worker,
+    WorkerLost,
+)
 from stateroom.rollout.engines.heartbeat import Heartbeat
-from stateroom.rollout.engines.messages import FromWorker, Refused, ToWorker
 from stateroom.rollout.engines.worker import EpisodeWorker, Link, open_worker
 from stateroom.rollout.plan import Run
 from stateroom.store import without_secrets
@@ -90,7 +98,7 @@ class _RayWorker:
     async def introduce(self) -> None:
         """Wait until it is ready."""
         if (refused := await self._call("start")) is not None:
-            raise_refusal(refused)
+            raise refused.error()
 
     async def send(self, messages: Sequence[ToWorker]) -> None:
         self._actor.send.remote(messages)  # a busy actor replies late, and one that is gone is noticed by `receive`
@@ -133,7 +141,7 @@ class _Actor:
             self._running = asyncio.create_task(self._run(plan, opened))
             self._worker = await opened
         except StateroomError as error:
-            return refusal(error)
+            return Refused.of(error)
         return None
 
     async def _run(self, plan: Run, opened: asyncio.Future[EpisodeWorker]) -> None:

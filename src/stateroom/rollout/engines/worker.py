@@ -12,9 +12,9 @@ from typing import Any, cast
 
 from stateroom.errors import SessionClosed, SessionExpired, SessionLeased, StoreError
 from stateroom.rollout.backend import Backend, EpisodeSession, Transcripts, open_transcripts
+from stateroom.rollout.engines.engine import Ack, Assign, Finished, FromWorker, ToolFailed, ToWorker
 from stateroom.rollout.engines.heartbeat import GuardedSession, GuardedSource, Heartbeat
-from stateroom.rollout.engines.messages import Ack, Assign, Finished, FromWorker, Permitted, ToolFailed, ToWorker
-from stateroom.rollout.engines.permits import DriversLimiter
+from stateroom.rollout.engines.permits import DriversLimiter, Permitted
 from stateroom.rollout.episode import Ended, Start, Started, close_quietly, run_episode
 from stateroom.rollout.failures import WatchedSession, cause_line
 from stateroom.rollout.plan import EPOCH, Run
