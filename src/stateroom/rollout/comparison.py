@@ -142,13 +142,13 @@ def compare_runs(first: StoredRun, second: StoredRun) -> RunComparison:
 
 def rewards_of(run: StoredRun, edited: set[Key]) -> dict[Key, float]:
     """The rewards of the episodes that can be compared; those that cannot are added to `edited`."""
-    found: dict[Key, float] = {}
-    for each in run.answers():
-        if each.row.get(EDITED):
-            edited.add((each.task, each.rollout))
-        elif each.reward is not None:
-            found[each.task, each.rollout] = each.reward
-    return found
+    rewards: dict[Key, float] = {}
+    for episode in run.answers():
+        if episode.row.get(EDITED):
+            edited.add(episode.key)
+        elif episode.reward is not None:
+            rewards[episode.key] = episode.reward
+    return rewards
 
 
 def _means(rewards: dict[Key, float], tasks: Sequence[int]) -> dict[int, tuple[float, int]]:
@@ -180,11 +180,11 @@ def _pair(task: int, first: dict[Key, float], second: dict[Key, float]) -> Key |
 
 def _divergences(first: StoredRun, second: StoredRun, keys: list[Key]) -> dict[Key, Divergence]:
     chosen = frozenset(keys)
-    before = {(each.task, each.rollout): each.items for each in first.episodes(chosen)}
+    before = {episode.key: episode.items for episode in first.episodes(chosen)}
     return {
-        (each.task, each.rollout): parting
-        for each in second.episodes(chosen)
-        if (parting := _parting(before[each.task, each.rollout], each.items)) is not None
+        episode.key: parting
+        for episode in second.episodes(chosen)
+        if (parting := _parting(before[episode.key], episode.items)) is not None
     }
 
 

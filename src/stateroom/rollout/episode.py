@@ -7,7 +7,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from stateroom.agent import AgentLog, Times, Workspace, act, recall
+from stateroom.agent import AgentLog, Times, Workspace, act, recall, task_items
 from stateroom.errors import JudgeFailed, ModelFailed, SessionError, StateroomError
 from stateroom.jsonl import line_of
 from stateroom.rollout.backend import EpisodeSession
@@ -78,7 +78,7 @@ async def _act_and_verify(plan: EpisodePlan, started: Started, row: Row, began: 
     seed, tools = plan.seed_for(row), plan.tools_for(row)
     before = await recall(transcript)
     workspace = watch(session, {**row, **session_fields(session)})
-    trajectory = await act(workspace, transcript, plan.new_agent(row, seed), tools, plan.items_of(row))
+    trajectory = await act(workspace, transcript, plan.new_agent(row, seed), tools, task_items(row))
     trajectory = trajectory.following(before)
     if trajectory.status == "waiting":
         return Ended(row, waits_in=session.id)

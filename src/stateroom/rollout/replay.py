@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from stateroom.agent import call_tool, output_text
+from stateroom.agent import call_tool, output_text, task_items
 from stateroom.environment import Environment, StoreSessions
 from stateroom.errors import (
     BadTask,
@@ -20,7 +20,7 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.jsonl import read_lines
-from stateroom.model import input_items, text_of
+from stateroom.model import text_of
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.index import RunIndex
 from stateroom.rollout.rows import EDITED, INDICES, PARENT, SESSION, Key, Row, given_row, key_of, parse_row, task_of
@@ -498,5 +498,4 @@ def find_inputs(rollouts: Path, environment: Environment[Any, Any], tasks: Path 
 
 
 def _prompt(row: Row) -> Prompt:
-    items = input_items(row.get("responses_create_params", {}).get("input"))
-    return tuple((item.get("role"), text_of(item)) for item in items)
+    return tuple((item.get("role"), text_of(item)) for item in task_items(row))

@@ -72,16 +72,23 @@ class StoredScorer:
             await rescorer.stop()
 
 
-class FirstScorer:
-    """Gives stored sessions their first verdict, as their run would have: recorded, and the session closed.
-
-    A session that has its verdict, from a process that was killed before it wrote the row, is not scored twice.
-    """
+class _SessionScorer:
+    """Scores rows in sessions of a store. `inputs` are the rows before they had a verdict."""
 
     def __init__(self, environment: Environment[Any, Any], store: Store, inputs: Mapping[Key, Row]) -> None:
         self._environment = environment
         self._sessions = StoreSessions(store)
         self._inputs = inputs
+
+    async def stop(self) -> None:
+        await self._sessions.stop()
+
+
+class FirstScorer(_SessionScorer):
+    """Gives stored sessions their first verdict, as their run would have: recorded, and the session closed.
+
+    A session that has its verdict, from a process that was killed before it wrote the row, is not scored twice.
+    """
 
     async def score(self, row: Row) -> Scored:
         sessions = self._sessions.of(self._environment, row)
@@ -90,21 +97,12 @@ class FirstScorer:
         await session.close()
         return Scored(verdict, session.revision, task_of(row, self._inputs), frozenset(), session.edited)
 
-    async def stop(self) -> None:
-        await self._sessions.stop()
 
-
-class RowScorer:
+class RowScorer(_SessionScorer):
     """Scores rows from their responses alone: without a state, a row has all that its verifier saw.
 
-    `inputs` are the rows before they had a verdict. Without them, details of the old verdict cannot be told from fields
-    of the task.
+    Without `inputs`, details of the old verdict cannot be told from fields of the task.
     """
-
-    def __init__(self, environment: Environment[Any, Any], store: Store, inputs: Mapping[Key, Row]) -> None:
-        self._environment = environment
-        self._sessions = StoreSessions(store)
-        self._inputs = inputs
 
     def has_looked_back(self, row: Row) -> bool:
         """Whether the verifier has asked for the path of an episode, which is empty here."""
@@ -123,9 +121,6 @@ class RowScorer:
         task = sessions.environment.parse_task(task_of(row, self._inputs))
         episode = sessions.stateless(str(session), Progress(0, 0.0), task)
         return _scored(await episode.verify(row.get("response")), row, self._inputs)
-
-    async def stop(self) -> None:
-        await self._sessions.stop()
 
 
 class ReplayScorer:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
+from stateroom.agent import request_of
 from stateroom.environment import Environment, Tool
 from stateroom.errors import NotFound, ReadOnlyState
 from stateroom.model import open_model
@@ -56,7 +57,7 @@ def _missing_policies(environment: type[Environment[Any, Any]]) -> Iterator[Faul
 
 def _described(row: Row) -> Iterator[tuple[str, str]]:
     """The tools and parameters that a row's own schemas describe."""
-    for tool in row.get("responses_create_params", {}).get("tools") or ():
+    for tool in request_of(row).get("tools") or ():
         for name, schema in (tool.get("parameters") or {}).get("properties", {}).items():
             if schema.get("description"):
                 yield tool["name"], name
