@@ -286,19 +286,14 @@ async def test_a_seed_that_raises_fails_its_episode(tmp_path: Path) -> None:
     assert (failed["_ng_failure_class"], failed["error"]) == ("environment", "LookupError: no such seed")
 
 
-async def test_what_a_verdict_says_is_in_the_row(tmp_path: Path) -> None:
-    report, files = await judged(tmp_path, "plain")
-    (row,) = rows(files.rollouts)
-    assert (row["reward"], row["m"], row["reason"], row["seen"]) == (0.25, 2, "so", [1])
-    assert row["reward_components"] == {"part": 0.25}
-    assert report.metrics["agent_metrics"]["mean/m"] == 2
-
-
-async def test_a_verdict_cannot_change_the_bookkeeping(tmp_path: Path) -> None:
+async def test_what_a_verdict_says_is_in_the_row_and_cannot_change_the_bookkeeping(tmp_path: Path) -> None:
     report, files = await judged(tmp_path, "plain", "clash")
-    row = next(row for row in rows(files.rollouts) if row["verdict"] == "clash")
-    assert (row["reward"], row["tool_calls"], row["_ng_task_index"]) == (0.5, 0, 1)
-    assert row["response"]["object"] == "response"
+    plain, clash = rows(files.rollouts)
+    assert (plain["reward"], plain["m"], plain["reason"], plain["seen"]) == (0.25, 2, "so", [1])
+    assert plain["reward_components"] == {"part": 0.25}
+    assert report.metrics["agent_metrics"]["mean/m"] == 2
+    assert (clash["reward"], clash["tool_calls"], clash["_ng_task_index"]) == (0.5, 0, 1)
+    assert clash["response"]["object"] == "response"
     assert len(report.metrics["group_level_metrics"]) == 2
 
 
