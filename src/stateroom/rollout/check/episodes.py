@@ -9,7 +9,7 @@ from itertools import takewhile, zip_longest
 from time import perf_counter
 from typing import Any, Literal, NamedTuple, Self
 
-from stateroom.agent import act, task_items
+from stateroom.agent import WrappedWorkspace, act, task_items
 from stateroom.environment import Environment, make_environment
 from stateroom.errors import EnvironmentFailed, SessionError, StateroomError, TimedOut
 from stateroom.model import Item, ModelSource
@@ -130,10 +130,11 @@ class Play:
         return None
 
 
-class _RecordingSession:
+class _RecordingSession(WrappedWorkspace):
     """A session that records each step of its agent."""
 
     def __init__(self, session: Session[Any], play: Play, limited: Set[str], reader: Reader | None) -> None:
+        super().__init__(session)
         self._session = session
         self._play = play
         self._limited = limited
@@ -141,19 +142,8 @@ class _RecordingSession:
         self._reader = reader
         """Reads the state again from the store after each call."""
 
-    @property
-    def replies(self) -> bool:
-        return self._session.replies
-
-    @property
-    def opens(self) -> bool:
-        return self._session.opens
-
     def reads(self, name: str) -> bool:
         return False  # so that calls run, and are recorded, one after another
-
-    async def instructions(self) -> str:
-        return await self._session.instructions()
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Result:
         start = perf_counter()
