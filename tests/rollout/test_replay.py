@@ -9,7 +9,7 @@ import pytest
 
 from stateroom import Environment, Sessions, State, Task, ToolError, tool
 from stateroom.jsonl import write_rows
-from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
+from stateroom.model import Item, ModelSource, Scripted, function_call, message
 from stateroom.rollout import Replay, RunFiles, replay_rollouts, replay_session, run
 from stateroom.session import LogEntry, merged, recorded_calls
 from stateroom.store import Store, WrappedStore
@@ -110,23 +110,19 @@ def slow() -> DeskEnvironment:
     return DeskEnvironment(written=lambda state, clock: clock.advance(1))
 
 
-class Scripted(Policy):
-    """Makes the calls that the test wants, one after another."""
+SCRIPT: list[list[Item]] = [
+    [function_call("note", "c", text="one"), function_call("last", "c")],
+    [function_call("note", "c", text="")],
+    [function_call("paint", "c", colours=["red", "blue", "green"])],
+    [function_call("nothing_like_it", "c")],
+    [function_call("note", "c", text="two")],
+    [function_call("last", "c")],
+]
 
-    calls: list[list[Item]] = [
-        [function_call("note", "c", text="one"), function_call("last", "c")],
-        [function_call("note", "c", text="")],
-        [function_call("paint", "c", colours=["red", "blue", "green"])],
-        [function_call("nothing_like_it", "c")],
-        [function_call("note", "c", text="two")],
-        [function_call("last", "c")],
-    ]
 
-    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-        done, answers = len(outputs_of(conversation)), iter(self.calls)
-        while done > 0:
-            done -= len(next(answers))
-        return next(answers, [message("done")])
+def scripted(*answers: list[Item]) -> ModelSource:
+    """A model with these answers."""
+    return ModelSource("own", lambda seed: Scripted([*answers, "done"]))
 
 
 @pytest.fixture
@@ -134,12 +130,10 @@ def collect(tmp_path: Path, url: str) -> Callable[..., Any]:
     """Run two episodes; gives the rollouts file."""
 
     async def collect(environment: Any, *asked: Item, **settings: Any) -> Path:
-        class Own(Scripted):
-            calls = [[call] for call in asked] or Scripted.calls
-
+        model = scripted(*([[call] for call in asked] or SCRIPT))
         files = RunFiles(tmp_path / "out.jsonl")
         plan: dict[str, Any] = {"tasks": [{}, {"first": "other"}], "store": url} | settings
-        report = await run(make_run(environment=environment, model=ModelSource("own", Own), files=files, **plan))
+        report = await run(make_run(environment=environment, model=model, files=files, **plan))
         assert report.failed == 0
         return files.rollouts
 
@@ -463,15 +457,10 @@ async def test_a_failed_call_after_a_users_answer_is_not_taken_for_an_earlier_on
         def reply(self, state: Desk, message: str) -> str | None:
             return "Write." if message == "What?" else None
 
-    class Asks(Policy):
-        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-            answers = [[function_call("note", "c", text="one")], [function_call("note", "c", text="")]]
-            if not any(item.get("role") == "assistant" for item in conversation):
-                return [message("What?")]
-            return dict(enumerate(answers)).get(len(outputs_of(conversation)), [message("done")])
-
+    answers = [[function_call("note", "c", text="one")], [function_call("note", "c", text="")]]
+    model = scripted([message("What?")], *answers)
     files = RunFiles(tmp_path / "out.jsonl")
-    await run(make_run(environment=Talkative(), model=ModelSource("a", Asks), files=files, tasks=[{}], store=url))
+    await run(make_run(environment=Talkative(), model=model, files=files, tasks=[{}], store=url))
     [found] = await replay_rollouts(Talkative(), files.rollouts, store, reads="check")
     assert (found.refused, found.calls, found.differences) == (None, 2, [])
 
@@ -568,11 +557,9 @@ async def test_without_a_state_the_responses_replay(tmp_path: Path) -> None:
         def verify(self) -> float:
             return 1.0
 
-    class Throws(Scripted):
-        calls = [[function_call("throw", "c"), function_call("throw", "c")], [function_call("throw", "c")]]
-
+    throw = function_call("throw", "c")
     files = RunFiles(tmp_path / "dice.jsonl")
-    await run(make_run(environment=Dice(), model=ModelSource("own", Throws), files=files, tasks=[{}] * 3))
+    await run(make_run(environment=Dice(), model=scripted([throw, throw], [throw]), files=files, tasks=[{}] * 3))
     found = await replay_rollouts(Dice(), files.rollouts)
     assert not any(each.differences for each in found)
     assert total(found, "calls") == 9

@@ -14,7 +14,7 @@ import pytest
 
 from stateroom import Environment, Sessions, State, tool
 from stateroom.errors import BadData, CannotWrite, NotFound
-from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of, with_ids
+from stateroom.model import Item, ModelSource, Policy, Scripted, function_call, message, outputs_of, with_ids
 from stateroom.rollout import (
     Beam,
     BestOf,
@@ -350,13 +350,10 @@ async def test_a_branch_that_breaks_down_is_told_of_and_left_out(tmp_path: Path)
 
 @pytest.mark.parametrize("rule", [BestOf(3), BestOf(3, at=2), Beam(), MonteCarlo(2)])
 async def test_a_task_in_which_all_breaks_down_has_failed(tmp_path: Path, rule: Any) -> None:
-    class Falls(Policy):
-        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-            raise RuntimeError("ouch")
-
-    report = await branch(plan(tmp_path, rule, model=ModelSource("wanders", Falls)))
+    source = ModelSource("falls", lambda seed: Scripted([RuntimeError("ouch")]))
+    report = await branch(plan(tmp_path, rule, model=source))
     assert (report.tasks, report.failed, report.rows) == (2, 2, [])
-    assert str(report.first_error).endswith(" in respond: ModelFailed: Falls raised RuntimeError: ouch")
+    assert report.first_error == "ModelFailed: scripted raised RuntimeError: ouch"
 
 
 async def test_a_seed_that_raises_fails_its_task(tmp_path: Path) -> None:
