@@ -41,10 +41,10 @@ def row(task: int, rollout: int = 0, **fields: Any) -> dict[str, Any]:
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFiles:
     """The files of a run, whose index is kept however small they are, and is made in many batches."""
-    monkeypatch.setattr(module, "KEPT", 0)
-    monkeypatch.setattr(module, "FIRST_BATCH", 100)
-    monkeypatch.setattr(module, "BATCH", 300)
-    monkeypatch.setattr(module, "EDGE", 50)
+    monkeypatch.setattr(module, "MIN_BYTES_KEPT", 0)
+    monkeypatch.setattr(module, "FIRST_BATCH_BYTES", 100)
+    monkeypatch.setattr(module, "BATCH_BYTES", 300)
+    monkeypatch.setattr(module, "EDGE_BYTES", 50)
     return RunFiles(tmp_path / "x.jsonl")
 
 
@@ -162,7 +162,7 @@ def test_what_was_indexed_before_is_not_read_again(files: RunFiles, monkeypatch:
     monkeypatch.setattr(module, "_scalars", note)
     assert tasks(RunIndex(files)) == [*range(21)]
     assert [number for number in read if number > 20] == [21]
-    assert len(read) <= 1 + module.CHECKED
+    assert len(read) <= 1 + module.ROWS_COMPARED
 
 
 def test_an_index_may_be_deleted_broken_or_of_another_version(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_a_small_file_gets_no_index_beside_it(tmp_path: Path) -> None:
 
 
 def _index_all(path: Path, start: Any) -> None:
-    module.KEPT, module.FIRST_BATCH, module.BATCH = 0, 100, 300
+    module.MIN_BYTES_KEPT, module.FIRST_BATCH_BYTES, module.BATCH_BYTES = 0, 100, 300
     start.wait()
     RunIndex.of(RunFiles(path))
 

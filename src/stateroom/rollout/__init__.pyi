@@ -14,8 +14,8 @@ from .description import (
     environment_of_run as environment_of_run,
 )
 from .episode import (
-    Ended as Ended,
-    Started as Started,
+    EpisodeEnd as EpisodeEnd,
+    EpisodeStart as EpisodeStart,
     run_episode as run_episode,
 )
 from .failures import ToolFailures as ToolFailures

@@ -19,13 +19,13 @@ from yarl import URL
 from stateroom.errors import BadVerdict, NotFound, ServerFailed, ServerUnavailable, Unauthorized
 from stateroom.pauses import Pauses
 
-ATTEMPTS = 4
+MAX_ATTEMPTS = 4
 """Times that a request is sent at most."""
 
 PAUSES = Pauses(first=0.2, longest=2.0)
 """Between attempts."""
 
-LONGEST_WAIT = 90.0
+MAX_WAIT_SECONDS = 90.0
 """A server that asks for a longer wait, in seconds, is not asked again."""
 
 UNAVAILABLE = frozenset({429, 502, 503, 504})
@@ -35,7 +35,7 @@ REFUSED = frozenset({401, 403})
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
-MAX_QUOTED = 300
+MAX_CHARACTERS_QUOTED = 300
 """Characters of an unknown server's error that are put into a message."""
 
 
@@ -76,7 +76,7 @@ class ServerReply:
     def failure(self, what: str) -> ServerFailed | ServerUnavailable:
         """The error that ends the episode after this reply; `what` names the request."""
         error = self.error
-        told = f"{error['code']}: {error.get('message')}" if error else self.text.strip()[:MAX_QUOTED]
+        told = f"{error['code']}: {error.get('message')}" if error else self.text.strip()[:MAX_CHARACTERS_QUOTED]
         kind = ServerUnavailable if self.is_transient else ServerFailed
         return kind(f"{what} got {self.status} {told}".rstrip())
 
@@ -135,16 +135,16 @@ class ServerConnection:
             try:
                 reply = await self._request(method, path, data, headers)
             except aiohttp.ClientConnectorError as error:  # nothing was sent
-                if attempt == ATTEMPTS:
+                if attempt == MAX_ATTEMPTS:
                     raise self._unavailable(path, error) from error
             except (aiohttp.ClientError, TimeoutError) as error:
-                if attempt == ATTEMPTS or not repeatable:
+                if attempt == MAX_ATTEMPTS or not repeatable:
                     raise self._unavailable(path, error) from error
             else:
-                if attempt == ATTEMPTS or not (repeatable and reply.is_transient):
+                if attempt == MAX_ATTEMPTS or not (repeatable and reply.is_transient):
                     return reply
                 wait += _retry_after(reply)
-                if wait > LONGEST_WAIT:
+                if wait > MAX_WAIT_SECONDS:
                     return reply
             await asyncio.sleep(wait)
 

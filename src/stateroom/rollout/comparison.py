@@ -20,10 +20,10 @@ from stateroom.session import parsed, result_of, same
 CONFIDENCE = 0.95
 """The share of resampled differences that lie in the interval."""
 
-DRAWS = 2_000_000
+MAX_DRAWS = 2_000_000
 """Tasks that the bootstrap draws at most, in all of its samples."""
 
-SAMPLES = 10_000
+MAX_SAMPLES = 10_000
 """Samples of the bootstrap, if the tasks are not too many for that."""
 
 NOT_TASK = frozenset({"agent_ref", "_ng_task_index", "_ng_rollout_index", SESSION, PARENT})
@@ -97,7 +97,7 @@ class RunComparison:
         if len(differences) < 2:
             return None
         rng, size = Random(0), len(differences)
-        samples = max(1000, min(SAMPLES, DRAWS // size))
+        samples = max(1000, min(MAX_SAMPLES, MAX_DRAWS // size))
         means = sorted(fmean(rng.choices(differences, k=size)) for _ in range(samples))
         outside = round(samples * (1 - CONFIDENCE) / 2)
         return means[outside], means[-1 - outside]

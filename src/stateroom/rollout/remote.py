@@ -34,10 +34,10 @@ from stateroom.session import AgentInMemory, Code, Result, Verdict
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT = 60.0
+TIMEOUT_SECONDS = 60.0
 """Seconds that a request may take."""
 
-KEEPALIVE = 4.0
+KEEPALIVE_SECONDS = 4.0
 """Seconds that an idle connection is kept: fewer than servers keep theirs, so that no dead one is used."""
 
 FOR_THE_MODEL = frozenset(get_args(Code))
@@ -299,14 +299,14 @@ async def remote_backend(
     connections: int,
     *,
     rows: Iterable[Row] = (),
-    timeout: float = TIMEOUT,
+    timeout: float = TIMEOUT_SECONDS,
     forks: bool = False,
     api_key: str | None = None,
     admin_token: str | None = None,
 ) -> AsyncIterator[RemoteBackend]:
     """The server at a URL, if there is one, for episodes of some rows; with `forks`, it must also fork sessions."""
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=KEEPALIVE),
+        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=KEEPALIVE_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),  # each episode has its own cookies
         timeout=aiohttp.ClientTimeout(total=timeout),
     ) as client:

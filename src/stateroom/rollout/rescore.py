@@ -42,7 +42,7 @@ from stateroom.rollout.rows import (
     verdict_fields,
 )
 from stateroom.rollout.runner import run_all
-from stateroom.rollout.scorer import FirstScorer, Scored, StoredScorer, open_scorer
+from stateroom.rollout.scorer import FirstScorer, RowVerdict, StoredScorer, open_scorer
 from stateroom.rollout.search import ANSWERS, Search
 from stateroom.session import contained
 from stateroom.store import Store
@@ -209,7 +209,7 @@ def _ensure_exists(rollouts: Path) -> None:
         raise NotFound(f"there is no rollouts file {rollouts}")
 
 
-def _rescored_row(row: Row, scored: Scored, digest: str) -> Row:
+def _rescored_row(row: Row, scored: RowVerdict, digest: str) -> Row:
     """A row with a new verdict in place of the old one."""
     fields = _checked_fields(scored)
     others = {name: value for name, value in row.items() if name not in scored.old and name != EDITED}
@@ -218,14 +218,14 @@ def _rescored_row(row: Row, scored: Scored, digest: str) -> Row:
     return {**others, **uncovered, **fields, **_runners_fields(row, scored), REVERIFIED: change}
 
 
-def _checked_fields(scored: Scored) -> Row:
+def _checked_fields(scored: RowVerdict) -> Row:
     """The fields of a new verdict; `TypeError` if they are not JSON data."""
     fields = verdict_fields(scored.verdict)
     json.dumps(fields)
     return fields
 
 
-def _runners_fields(row: Row, scored: Scored) -> Row:
+def _runners_fields(row: Row, scored: RowVerdict) -> Row:
     found = {name: row[name] for name in row if name in RUNNERS_FIELDS or name.startswith(RUNNERS_PREFIXES)}
     found.pop(EDITED, None)  # of the state that was scored before
     return {**found, EDITED: True} if scored.edited else found
@@ -373,7 +373,7 @@ def _lacks_a_verdict(row: Row) -> bool:
     return row.get("_ng_failure_class") == "judge"
 
 
-def _scored_row(row: Row, scored: Scored) -> Row:
+def _scored_row(row: Row, scored: RowVerdict) -> Row:
     """The row that the run would have written with this verdict."""
     fields = _checked_fields(scored)
     return {**scored.task, **fields, **response_fields(row.get("response")), **_runners_fields(row, scored)}

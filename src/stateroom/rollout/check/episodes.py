@@ -34,7 +34,7 @@ from stateroom.state import (
     readable,
 )
 
-LARGE = 4096
+LARGE_PATCH_BYTES = 4096
 """Bytes of a patch from which its share of the state is measured."""
 
 Phase = Literal["seed", "play", "verify"]
@@ -225,7 +225,7 @@ async def _verify(play: Play, seeded: CheckSession, closely: bool) -> None:
 async def _measure_changes(play: Play, session: Session[Any], closely: bool) -> None:
     async for entry in session.log(kinds={"call"}):
         size, rewritten = len(encode_patch(entry.patch)), 0.0
-        if closely and size >= LARGE:
+        if closely and size >= LARGE_PATCH_BYTES:
             before = len(encode(await session.state_at(entry.revision - 1)))
             grown = len(encode(await session.state_at(entry.revision))) - before
             rewritten = (size - max(grown, 0)) / before

@@ -17,7 +17,7 @@ from stateroom.rollout.engines.permits import AboutRequest, Permitted
 from stateroom.rollout.plan import Run
 from stateroom.rollout.rows import Key, Row, is_transient
 
-BEATS = 6
+BEATS_PER_LEASE = 6
 """Signs of life that a worker with nothing to tell gives within the time after which it is lost."""
 
 

@@ -36,13 +36,13 @@ logger = logging.getLogger(__name__)
 
 Collect = Callable[[Finished | ToolFailed], None]
 
-MOST_LOSSES = 5
+MAX_LOSSES = 5
 """Workers that may be lost in a row without finishing an episode between them."""
 
 PAUSES = Pauses(first=0.8, longest=10.0)
 """Before a worker takes the place of one that was lost, by how many were lost in a row."""
 
-AHEAD = 2
+ROWS_AHEAD = 2
 """Rows that wait at a worker, for each that it finished since it was last given some: it never waits for its driver."""
 
 
@@ -143,7 +143,7 @@ class WorkerPool:
                 return await self._feed(worker, given)
             except WorkerLost as error:
                 self._losses += 1
-                if self._losses > MOST_LOSSES:
+                if self._losses > MAX_LOSSES:
                     why = f"{self._losses} workers were lost in a row"
                     raise EngineFailed(f"{why}, the last one: {error}; what is done is kept: resume the run") from error
                 logger.warning("%s; its %d episodes go on elsewhere", error, len(given))
@@ -161,7 +161,7 @@ class WorkerPool:
         written: list[Key] = []
         try:
             while True:
-                ahead = max(slots, AHEAD * len(written)) if self._may_start is None else 0
+                ahead = max(slots, ROWS_AHEAD * len(written)) if self._may_start is None else 0
                 rows = self._take(given, slots + ahead)
                 messages: list[ToWorker] = [Ack(written), *rows] if written else [*rows]
                 if messages:
