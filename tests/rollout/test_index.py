@@ -216,12 +216,7 @@ def test_where_no_index_can_be_written_it_is_elsewhere(files: RunFiles, tmp_path
     write_rows(files.rollouts, [row(task) for task in range(20)])
     other = tmp_path / "other"
     other.touch()
-    if how == "folder":
-        files.index.mkdir()
-    elif how == "pipe":
-        os.mkfifo(files.index)
-    else:
-        files.index.symlink_to(other)
+    {"folder": Path.mkdir, "pipe": os.mkfifo, "link": lambda path: path.symlink_to(other)}[how](files.index)
     assert tasks(RunIndex(files)) == [*range(20)]
     assert other.read_bytes() == b""
 
