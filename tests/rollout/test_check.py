@@ -78,11 +78,11 @@ class TillEnvironment(Environment[Till, TillTask]):
         Args:
             price: What it costs.
         """
+        state.sold.append(price)
         return self.sale(state, price)
 
     def sale(self, state: Till, price: int) -> Any:
-        """What a sale does: others do something else here."""
-        state.sold.append(price)
+        """What else a sale does: others do something else here."""
         state.total += price
         return state.total
 
@@ -93,6 +93,18 @@ class TillEnvironment(Environment[Till, TillTask]):
 
     def verify(self, state: Till, episode: Episode) -> float:
         return float(list(state.sold) == episode.task.prices)
+
+
+def judging(judge: Callable[[Till, float], Any]) -> type[TillEnvironment]:
+    """A till with another verdict on its state, for which the reward is known that is right."""
+
+    class Judging(TillEnvironment):
+        """Judges in a way of its own."""
+
+        def verify(self, state: Till, episode: Episode) -> Any:
+            return judge(state, float(list(state.sold) == episode.task.prices))
+
+    return Judging
 
 
 def task(*prices: int, **more: Any) -> dict[str, Any]:
@@ -152,13 +164,6 @@ async def test_the_gallery_has_no_problems(checked: Check, name: str) -> None:
     rows = read_tasks(examples, environment())
     report = await checked(environment, rows[:: 1 + len(rows) // 4])  # of many some will do
     assert report.problems == []
-
-
-class Counted(TillEnvironment):
-    """Gives each episode the full reward, and counts what it has sold."""
-
-    def verify(self, state: Till, episode: Episode) -> Verdict:
-        return Verdict(1.0, metrics={"sold": len(state.sold)})
 
 
 class Asks(TillEnvironment):
@@ -300,7 +305,6 @@ class Lucky(TillEnvironment):
     """Takes its chance from elsewhere."""
 
     def sale(self, state: Till, price: int) -> Any:
-        state.sold.append(price)
         return random.random()
 
 
@@ -308,16 +312,7 @@ class Timely(TillEnvironment):
     """Writes the time of day into its state, and tells nobody."""
 
     def sale(self, state: Till, price: int) -> Any:
-        state.sold.append(price)
         state.at = time.perf_counter_ns()
-
-
-class Moody(TillEnvironment):
-    """Judges by chance."""
-
-    def verify(self, state: Till, episode: Episode) -> Verdict:
-        right = float(list(state.sold) == episode.task.prices)
-        return Verdict(right, metrics={"mood": random.random()})
 
 
 class Seeded(TillEnvironment):
@@ -349,7 +344,6 @@ class Remembering(TillEnvironment):
 
     def sale(self, state: Till, price: int) -> Any:
         self.seen.append(price)
-        state.sold.append(price)
         return len(self.seen)
 
 
@@ -362,7 +356,6 @@ class Turned(TillEnvironment):
 
     def sale(self, state: Till, price: int) -> Any:
         CURRENT.append(price)
-        state.sold.append(price)
         return sum(CURRENT)
 
 
@@ -371,7 +364,6 @@ class Setting(TillEnvironment):
 
     def sale(self, state: Till, price: int) -> Any:
         self.last = price
-        state.sold.append(price)
         return price
 
 
@@ -382,22 +374,7 @@ class Caching(TillEnvironment):
         self.cache: dict[int, int] = {}
 
     def sale(self, state: Till, price: int) -> Any:
-        state.sold.append(price)
         return self.cache.setdefault(price, price * price)
-
-
-class Unsolvable(TillEnvironment):
-    """Wants more than there is to sell."""
-
-    def verify(self, state: Till, episode: Episode) -> Verdict:
-        return Verdict(0.5 if state.sold else 0.0, reason="there should be more")
-
-
-class Generous(TillEnvironment):
-    """Pays for nothing."""
-
-    def verify(self, state: Till, episode: Episode) -> float:
-        return 1.0
 
 
 class Meddling(TillEnvironment):
@@ -406,28 +383,6 @@ class Meddling(TillEnvironment):
     def verify(self, state: Till, episode: Episode) -> float:
         state.total = 0
         return float(list(state.sold) == episode.task.prices)
-
-
-class Fickle(TillEnvironment):
-    """Gives another verdict each time that it is asked."""
-
-    def verify(self, state: Till, episode: Episode) -> Verdict:
-        right = float(list(state.sold) == episode.task.prices)
-        return Verdict(right, reason=f"asked {next(NUMBERS)} times")
-
-
-class Endless(TillEnvironment):
-    """Gives no number."""
-
-    def verify(self, state: Till, episode: Episode) -> float:
-        return float("nan")
-
-
-class Paying(TillEnvironment):
-    """Gives rewards as if they were money."""
-
-    def verify(self, state: Till, episode: Episode) -> float:
-        return 100.0 * (list(state.sold) == episode.task.prices)
 
 
 class Writing(TillEnvironment):
@@ -497,7 +452,7 @@ class Copying(TillEnvironment):
         return Till(total=5000)
 
     def sale(self, state: Till, price: int) -> Any:
-        state.sold = [*state.sold, *([] if state.sold else [0] * 5000), price]
+        state.sold = [*([0] * 5000 if len(state.sold) == 1 else []), *state.sold]
         return price
 
     def verify(self, state: Till, episode: Episode) -> float:
@@ -559,6 +514,11 @@ async def test_what_is_no_fault_is_not_found(
     assert told in finding(report, check).found[0]
 
 
+COUNTED = judging(lambda state, right: Verdict(1.0, metrics={"sold": len(state.sold)}))
+UNSOLVABLE = judging(lambda state, right: Verdict(0.5 if state.sold else 0.0, reason="there should be more"))
+MOODY = judging(lambda state, right: Verdict(right, metrics={"mood": random.random()}))
+FICKLE = judging(lambda state, right: Verdict(right, reason=f"asked {next(NUMBERS)} times"))
+
 FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (Undescribed, {"schema": "warning"}, "sell: `price` has no description; add it to the docstring, under Args:"),
     (Loose, {"schema": "warning"}, "`options` is a dict with any keys"),
@@ -578,14 +538,22 @@ FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (Setting, {"hidden state": "problem"}, "self.last was set in an episode: keep it in the state"),
     (Caching, {"hidden state": "warning"}, "self.cache has changed in an episode: unless a cache"),
     (Reaching, {"read back": "problem"}, "in memory the state is not what is stored, after total: sold[0]: new, 0"),
-    (Unsolvable, {"reference": "problem"}, "it called total, sell, sell, and got 0.5: there should be more"),
+    (UNSOLVABLE, {"reference": "problem"}, "it called total, sell, sell, and got 0.5: there should be more"),
     (Unasking, {"shortcut": "warning"}, "the full reward needs neither the last total nor an answer"),
     (Approving, {"reference": "warning"}, "it waits for a person to answer 'Sell for 1?'"),
-    (Counted, {"idle": "warning"}, "only the metrics tell"),
-    (Generous, {"idle": "problem"}, "task 0, 1, 2 and 1 more: doing nothing gets the full reward"),
+    (COUNTED, {"idle": "warning"}, "only the metrics tell"),
+    (
+        judging(lambda state, right: 1.0),
+        {"idle": "problem"},
+        "task 0, 1, 2 and 1 more: doing nothing gets the full reward",
+    ),
     (Meddling, {"reference": "warning", "verifier": "problem"}, "verify broke down: this state may only be read"),
-    (Endless, {"reference": "warning", "verifier": "problem"}, "verify must return a finite number"),
-    (Paying, {"verifier": "warning"}, "the reward is 100; from 0 to 1 is usual"),
+    (
+        judging(lambda state, right: float("nan")),
+        {"reference": "warning", "verifier": "problem"},
+        "verify must return a finite number",
+    ),
+    (judging(lambda state, right: 100 * right), {"verifier": "warning"}, "the reward is 100; from 0 to 1 is usual"),
     (Writing, {"tools": "problem"}, "peek() changes the state, but is declared as a read (line "),
     (Leaving, {"tools": "problem"}, "declared as a read, so it cannot change the folder"),
     (Broken, {"tools": "problem"}, "refund() raised AttributeError: "),
@@ -639,7 +607,7 @@ async def test_a_row_may_describe_the_parameters(checked: Check) -> None:
     assert wrong(await checked(Undescribed, rows)) == {}
 
 
-@pytest.mark.parametrize("environment", [Moody, Fickle])
+@pytest.mark.parametrize("environment", [MOODY, FICKLE])
 async def test_a_verifier_that_is_not_the_same_twice_is_found(
     checked: Check, environment: type[TillEnvironment]
 ) -> None:
