@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from stateroom.errors import BadTask
 from stateroom.model import Item, kind_of, text_of
-from stateroom.rollout.rows import EDITED, PARENT, SESSION, Key, Row
+from stateroom.rollout.rows import EDITED, Key, Row, task_fields
 from stateroom.rollout.runs import StoredRun
 from stateroom.session import parsed, result_of, same
 
@@ -25,9 +25,6 @@ MAX_DRAWS = 2_000_000
 
 MAX_SAMPLES = 10_000
 """Samples of the bootstrap, if the tasks are not too many for that."""
-
-NOT_TASK = frozenset({"agent_ref", "_ng_task_index", "_ng_rollout_index", SESSION, PARENT})
-"""Fields of an input row that are not part of the task."""
 
 Outcome = Literal["won", "lost", "tied"]
 
@@ -169,7 +166,7 @@ def contents_of(run: StoredRun, whole: bool) -> Iterator[tuple[int, Row]]:
         return
     for task, keys in groupby(run.inputs, itemgetter(0)):
         row = run.inputs[next(keys)]
-        yield task, {name: value for name, value in row.items() if name not in NOT_TASK}
+        yield task, {name: value for name, value in task_fields(row).items() if name != "agent_ref"}
 
 
 def _pair(task: int, first: dict[Key, float], second: dict[Key, float]) -> Key | None:

@@ -23,7 +23,7 @@ from stateroom.jsonl import read_lines
 from stateroom.model import text_of
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.index import RunIndex
-from stateroom.rollout.rows import EDITED, INDICES, PARENT, SESSION, Key, Row, given_row, key_of, parse_row, task_of
+from stateroom.rollout.rows import EDITED, INDICES, PARENT, SESSION, Key, Row, key_of, parse_row, task_fields, task_of
 from stateroom.rollout.tasks import read_tasks
 from stateroom.session import (
     COPIED,
@@ -485,7 +485,7 @@ def find_inputs(rollouts: Path, environment: Environment[Any, Any], tasks: Path 
         return RunIndex.of(RunFiles(rollouts), "inputs").inputs
     by_prompt: dict[Prompt, Row] = {}
     for read in read_tasks(tasks, environment):
-        task = {name: value for name, value in given_row(read).items() if name not in INDICES}
+        task = task_fields(read)
         if by_prompt.setdefault(_prompt(task), task) != task:
             raise BadTask(f"{tasks} has several tasks with the same prompt: rollouts do not tell which is theirs")
     found: dict[Key, Row] = {}

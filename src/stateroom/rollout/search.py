@@ -132,8 +132,7 @@ class Search:
 
     def inputs(self) -> int:
         """The number of episodes that the run has."""
-        [(count,)] = self._select("SELECT count(*) FROM rows WHERE file = 'inputs' AND NOT again")
-        return count  # type: ignore[no-any-return]
+        return len(self.index.inputs)
 
     def failed(self) -> int:
         """The number of episodes that failed; of trees, of branches, and of tasks in which none began."""

@@ -1,4 +1,4 @@
-"""`Engine`: starts the workers of a run, and what a driver and its workers tell each other."""
+"""`Engine`: starts the workers of a run; and the messages between these and their driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stateroom.rollout.plan import Run
 from stateroom.rollout.rows import Key, Row, is_transient
 
 BEATS_PER_LEASE = 6
-"""Signs of life that a worker with nothing to tell gives within the time after which it is lost."""
+"""Signs of life that a worker without messages gives within the time after which it is lost."""
 
 
 class WorkerLost(StateroomError):
@@ -86,10 +86,10 @@ class Worker(Protocol):
     """A worker, as its driver sees it. Both methods raise `WorkerLost`."""
 
     async def send(self, messages: Sequence[ToWorker]) -> None:
-        """Tell it something."""
+        """Send it messages."""
 
     async def receive(self) -> Sequence[FromWorker]:
-        """What it has to tell, when there is something; nothing from time to time, as a sign of life."""
+        """Its messages, when there are some; none from time to time, as a sign of life."""
 
     async def stop(self) -> None:
         """End it. Episodes that it has not finished can be resumed. May be called again, if it was interrupted."""

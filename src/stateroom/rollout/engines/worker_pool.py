@@ -56,7 +56,7 @@ class LocalEngine(Engine):
         return await self.resources.enter_async_context(open_worker(self.plan, self.slots, Link(Heartbeat())))
 
 
-def open_engine(plan: Run) -> Engine:
+def _open_engine(plan: Run) -> Engine:
     """The engine that a plan names."""
     kind, _, rest = plan.options.engine.partition(":")
     match kind:
@@ -80,7 +80,7 @@ class WorkerPool:
 
     def __init__(self, plan: Run) -> None:
         self._plan = plan
-        self._engine = open_engine(plan)
+        self._engine = _open_engine(plan)
         self._limiter = LocalLimiter(plan.options.model_limits or ModelLimits())
         self._first: Worker | None = None
         self._left: Iterator[Assign] = iter(())
