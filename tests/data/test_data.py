@@ -12,14 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 from pyarrow import parquet
 
-from stateroom.data import (
-    Part,
-    TaskTemplate,
-    TemplateProcess,
-    check_rows,
-    measure_rows,
-    split_rows,
-)
+from stateroom.data import Part, TaskTemplate, TemplateProcess, check_rows, measure_rows, split_rows
 from stateroom.errors import BadData, BadTask, InvalidArguments, NotFound, TimedOut
 from stateroom.gallery import CounterEnvironment
 from stateroom.rollout import SourceRow, read_source, read_tasks

@@ -13,18 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import pytest
 from pydantic import BaseModel, Field, PositiveFloat, PositiveInt
 
-from stateroom import (
-    Environment,
-    Episode,
-    Resource,
-    SessionInfo,
-    State,
-    Task,
-    TempFolder,
-    ToolError,
-    Verdict,
-    tool,
-)
+from stateroom import Environment, Episode, Resource, SessionInfo, State, Task, TempFolder, ToolError, Verdict, tool
 from stateroom.environment import find_environment, registered
 from stateroom.errors import EnvironmentFailed, TimedOut
 from stateroom.model import Item, Policy, calls_of, function_call, last_user_text, message, outputs_of

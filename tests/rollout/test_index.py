@@ -216,7 +216,13 @@ def test_where_no_index_can_be_written_it_is_elsewhere(files: RunFiles, tmp_path
     write_rows(files.rollouts, [row(task) for task in range(20)])
     other = tmp_path / "other"
     other.touch()
-    {"folder": Path.mkdir, "pipe": os.mkfifo, "link": lambda path: path.symlink_to(other)}[how](files.index)
+    match how:
+        case "folder":
+            files.index.mkdir()
+        case "pipe":
+            os.mkfifo(files.index)
+        case _:
+            files.index.symlink_to(other)
     assert tasks(RunIndex(files)) == [*range(20)]
     assert other.read_bytes() == b""
 

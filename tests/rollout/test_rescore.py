@@ -11,16 +11,7 @@ from stateroom import Environment, Episode, SessionInfo, Sessions, State, Task, 
 from stateroom.errors import CannotWrite, NotFound, StoreUnavailable
 from stateroom.gallery import WeatherEnvironment
 from stateroom.jsonl import write_rows
-from stateroom.model import (
-    Answer,
-    Model,
-    ModelSource,
-    Request,
-    Scripted,
-    Usage,
-    function_call,
-    message,
-)
+from stateroom.model import Answer, Model, ModelSource, Request, Scripted, Usage, function_call, message
 from stateroom.rollout import RescoreReport, RunFiles, rescore_rollouts, run
 from stateroom.store import Store
 from tests.messages import raises, says

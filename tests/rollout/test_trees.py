@@ -15,18 +15,7 @@ import pytest
 from stateroom import Environment, Sessions, State, tool
 from stateroom.errors import BadData, CannotWrite, NotFound
 from stateroom.model import Item, ModelSource, Policy, Scripted, function_call, message, outputs_of, with_ids
-from stateroom.rollout import (
-    Beam,
-    BestOf,
-    Branching,
-    MonteCarlo,
-    Node,
-    Tree,
-    TreeFiles,
-    TreeReport,
-    branch,
-    read_trees,
-)
+from stateroom.rollout import Beam, BestOf, Branching, MonteCarlo, Node, Tree, TreeFiles, TreeReport, branch, read_trees
 from stateroom.store import open_store
 from tests.messages import raises
 from tests.plans import make_branching

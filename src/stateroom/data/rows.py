@@ -37,6 +37,12 @@ class DataReport:
     without_prompt: int = 0
     """Rows that can be used, and ask nothing of the model."""
 
+    def add(self, problem: str, most: int) -> None:
+        """Count a problem; of the first `most` keep what they are."""
+        self.problems += 1
+        if self.problems <= most:
+            self.first.append(problem)
+
 
 def check_rows(rows: Iterable[SourceRow], environment: Environment[Any, Any], most: int = 10) -> DataReport:
     """Check rows against the environment's type of tasks, one by one; the report has the first `most` problems."""
@@ -46,9 +52,7 @@ def check_rows(rows: Iterable[SourceRow], environment: Environment[Any, Any], mo
         try:
             row = checked_row(each.data, environment)
         except BadTask as error:
-            report.problems += 1
-            if report.problems <= most:
-                report.first.append(f"{each.where}: {error}")
+            report.add(f"{each.where}: {error}", most)
         else:
             report.without_prompt += not has_prompt(row)
     return report
