@@ -11,14 +11,7 @@ from typing import Any, Literal
 
 from stateroom.agent import call_tool, output_text, task_items
 from stateroom.environment import Environment, StoreSessions
-from stateroom.errors import (
-    BadTask,
-    EnvironmentFailed,
-    SessionError,
-    StateroomError,
-    StoreUnavailable,
-    UnknownSession,
-)
+from stateroom.errors import BadTask, EnvironmentFailed, SessionError, StateroomError, StoreUnavailable, UnknownSession
 from stateroom.jsonl import read_lines
 from stateroom.model import text_of
 from stateroom.rollout.files import RunFiles
