@@ -41,7 +41,7 @@ def test_a_first_episode_that_takes_long_is_not_waited_for(monkeypatch: pytest.M
 def test_redirected_output_gets_lines_while_the_work_goes_on(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "LINE_EVERY", 0.001)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.001)
     third, line = Event(), ProgressBar.line.fget  # type: ignore[attr-defined]
     lines: list[str] = []
 

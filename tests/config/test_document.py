@@ -121,15 +121,11 @@ def test_includes_that_multiply_come_to_an_end(tmp_path: Path) -> None:
         document(tmp_path, "include: 0.yaml")
 
 
-def test_what_is_not_a_file_is_not_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["pipe", "none"])
+def test_what_is_not_a_file_is_not_read(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     with raises(NotFound):
-        document(tmp_path, "include: pipe.yaml")
-
-
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with raises(NotFound):
-        document(tmp_path, "include: none.yaml")
+        document(tmp_path, f"include: {name}.yaml")
 
 
 def test_overrides_are_yaml_below_a_path() -> None:

@@ -13,18 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import pytest
 from pydantic import BaseModel, Field, PositiveFloat, PositiveInt
 
-from stateroom import (
-    Environment,
-    Episode,
-    Resource,
-    SessionInfo,
-    State,
-    Task,
-    TempFolder,
-    ToolError,
-    Verdict,
-    tool,
-)
+from stateroom import Environment, Episode, Resource, SessionInfo, State, Task, TempFolder, ToolError, Verdict, tool
 from stateroom.environment import find_environment, registered
 from stateroom.errors import EnvironmentFailed, TimedOut
 from stateroom.model import Item, Policy, calls_of, function_call, last_user_text, message, outputs_of
@@ -78,11 +67,11 @@ class TillEnvironment(Environment[Till, TillTask]):
         Args:
             price: What it costs.
         """
+        state.sold.append(price)
         return self.sale(state, price)
 
     def sale(self, state: Till, price: int) -> Any:
-        """What a sale does: others do something else here."""
-        state.sold.append(price)
+        """What else a sale does: others do something else here."""
         state.total += price
         return state.total
 
@@ -93,6 +82,18 @@ class TillEnvironment(Environment[Till, TillTask]):
 
     def verify(self, state: Till, episode: Episode) -> float:
         return float(list(state.sold) == episode.task.prices)
+
+
+def judging(judge: Callable[[Till, float], Any]) -> type[TillEnvironment]:
+    """A till with another verdict on its state, for which the reward is known that is right."""
+
+    class Judging(TillEnvironment):
+        """Judges in a way of its own."""
+
+        def verify(self, state: Till, episode: Episode) -> Any:
+            return judge(state, float(list(state.sold) == episode.task.prices))
+
+    return Judging
 
 
 def task(*prices: int, **more: Any) -> dict[str, Any]:
@@ -154,19 +155,6 @@ async def test_the_gallery_has_no_problems(checked: Check, name: str) -> None:
     assert report.problems == []
 
 
-class Counted(TillEnvironment):
-    """Gives each episode the full reward, and counts what it has sold."""
-
-    def verify(self, state: Till, episode: Episode) -> Verdict:
-        return Verdict(1.0, metrics={"sold": len(state.sold)})
-
-
-async def test_a_reward_for_nothing_is_a_warning_if_the_metrics_tell(checked: Check) -> None:
-    report = await checked(Counted)
-    assert wrong(report) == {"idle": "warning"}
-    assert "only the metrics tell" in finding(report, "idle").found[0]
-
-
 class Asks(TillEnvironment):
     """Has a tool that reaches outside."""
 
@@ -176,13 +164,6 @@ class Asks(TillEnvironment):
     def pay(self) -> None:
         """Pay for all."""
         raise AssertionError("nobody has asked for this")
-
-
-async def test_a_tool_that_reaches_outside_is_not_called_by_chance(checked: Check) -> None:
-    report = await checked(Asks)
-    assert wrong(report) == {}
-    assert "2 of 3 went well" in finding(report, "tools").found[0]
-    assert "not seen at work: pay" in finding(report, "tools").found[0]
 
 
 class Locked(TillEnvironment):
@@ -196,12 +177,6 @@ class Locked(TillEnvironment):
             code: The code.
         """
         raise ToolError("that is not the code")
-
-
-async def test_to_refuse_what_was_made_up_is_no_fault(checked: Check) -> None:
-    report = await checked(Locked)
-    assert wrong(report) == {}
-    assert "not seen at work: unlock" in finding(report, "tools").found[0]
 
 
 class Members(State):
@@ -223,11 +198,6 @@ class Club(TillEnvironment):
         return user.points
 
 
-async def test_states_that_sessions_share_do_not_count_as_leaks(checked: Check) -> None:
-    report = await checked(Club, [{**row, "user": "ann"} for row in ROWS])
-    assert wrong(report) == {}
-
-
 class Street(TillEnvironment):
     """Starts from a world, which is made once in each process."""
 
@@ -236,12 +206,6 @@ class Street(TillEnvironment):
 
     def seed(self, state: Till, task: TillTask) -> None:
         state.sold.clear()
-
-
-async def test_a_world_is_checked_with_the_seeds(checked: Check) -> None:
-    report = await checked(Street)
-    assert wrong(report) == {}
-    assert "the world and each seed are the same twice" in finding(report, "seed").found[0]
 
 
 class Slate(Resource[list[int]]):
@@ -275,10 +239,6 @@ class Outside(TillEnvironment):
         return float(path.exists() and json.loads(path.read_text()) == slate == episode.task.prices)
 
 
-async def test_resources_that_cannot_be_had_again_are_no_fault(checked: Check) -> None:
-    assert wrong(await checked(Outside)) == {}
-
-
 class Approving(TillEnvironment):
     """Asks a person before it sells."""
 
@@ -292,12 +252,6 @@ class Approving(TillEnvironment):
         ask(f"Sell for {price}?")
         state.sold.append(price)
         return price
-
-
-async def test_an_episode_that_waits_for_a_person_is_told_of(checked: Check) -> None:
-    report = await checked(Approving)
-    assert wrong(report) == {"reference": "warning"}
-    assert "it waits for a person to answer 'Sell for 1?'" in finding(report, "reference").found[0]
 
 
 # What is not. Each of these has one fault.
@@ -340,7 +294,6 @@ class Lucky(TillEnvironment):
     """Takes its chance from elsewhere."""
 
     def sale(self, state: Till, price: int) -> Any:
-        state.sold.append(price)
         return random.random()
 
 
@@ -348,16 +301,7 @@ class Timely(TillEnvironment):
     """Writes the time of day into its state, and tells nobody."""
 
     def sale(self, state: Till, price: int) -> Any:
-        state.sold.append(price)
         state.at = time.perf_counter_ns()
-
-
-class Moody(TillEnvironment):
-    """Judges by chance."""
-
-    def verify(self, state: Till, episode: Episode) -> Verdict:
-        right = float(list(state.sold) == episode.task.prices)
-        return Verdict(right, metrics={"mood": random.random()})
 
 
 class Seeded(TillEnvironment):
@@ -389,7 +333,6 @@ class Remembering(TillEnvironment):
 
     def sale(self, state: Till, price: int) -> Any:
         self.seen.append(price)
-        state.sold.append(price)
         return len(self.seen)
 
 
@@ -402,7 +345,6 @@ class Turned(TillEnvironment):
 
     def sale(self, state: Till, price: int) -> Any:
         CURRENT.append(price)
-        state.sold.append(price)
         return sum(CURRENT)
 
 
@@ -411,7 +353,6 @@ class Setting(TillEnvironment):
 
     def sale(self, state: Till, price: int) -> Any:
         self.last = price
-        state.sold.append(price)
         return price
 
 
@@ -422,22 +363,7 @@ class Caching(TillEnvironment):
         self.cache: dict[int, int] = {}
 
     def sale(self, state: Till, price: int) -> Any:
-        state.sold.append(price)
         return self.cache.setdefault(price, price * price)
-
-
-class Unsolvable(TillEnvironment):
-    """Wants more than there is to sell."""
-
-    def verify(self, state: Till, episode: Episode) -> Verdict:
-        return Verdict(0.5 if state.sold else 0.0, reason="there should be more")
-
-
-class Generous(TillEnvironment):
-    """Pays for nothing."""
-
-    def verify(self, state: Till, episode: Episode) -> float:
-        return 1.0
 
 
 class Meddling(TillEnvironment):
@@ -446,28 +372,6 @@ class Meddling(TillEnvironment):
     def verify(self, state: Till, episode: Episode) -> float:
         state.total = 0
         return float(list(state.sold) == episode.task.prices)
-
-
-class Fickle(TillEnvironment):
-    """Gives another verdict each time that it is asked."""
-
-    def verify(self, state: Till, episode: Episode) -> Verdict:
-        right = float(list(state.sold) == episode.task.prices)
-        return Verdict(right, reason=f"asked {next(NUMBERS)} times")
-
-
-class Endless(TillEnvironment):
-    """Gives no number."""
-
-    def verify(self, state: Till, episode: Episode) -> float:
-        return float("nan")
-
-
-class Paying(TillEnvironment):
-    """Gives rewards as if they were money."""
-
-    def verify(self, state: Till, episode: Episode) -> float:
-        return 100.0 * (list(state.sold) == episode.task.prices)
 
 
 class Writing(TillEnvironment):
@@ -537,7 +441,7 @@ class Copying(TillEnvironment):
         return Till(total=5000)
 
     def sale(self, state: Till, price: int) -> Any:
-        state.sold = [*state.sold, *([] if state.sold else [0] * 5000), price]
+        state.sold = [*([0] * 5000 if len(state.sold) == 1 else []), *state.sold]
         return price
 
     def verify(self, state: Till, episode: Episode) -> float:
@@ -580,9 +484,29 @@ class Asking(Unasking):
         return super().verify(state, episode) * bool(calls_of(episode.response, "total"))
 
 
-async def test_a_task_that_needs_its_last_read_has_no_shortcut(checked: Check) -> None:
-    assert wrong(await checked(Asking)) == {}
+@pytest.mark.parametrize(
+    ("environment", "check", "told"),
+    [
+        (Asks, "tools", "2 of 3 went well, in 36 calls; not seen at work: pay"),
+        (Locked, "tools", "not seen at work: unlock"),
+        (Club, "isolation", "the same as alone"),
+        (Street, "seed", "the world and each seed are the same twice"),
+        (Outside, "isolation", "the same as alone"),
+        (Asking, "shortcut", "without its last reads none of"),
+    ],
+)
+async def test_what_is_no_fault_is_not_found(
+    checked: Check, environment: type[Environment[Any, Any]], check: str, told: str
+) -> None:
+    report = await checked(environment, [{**row, "user": "ann"} for row in ROWS])
+    assert wrong(report) == {}
+    assert told in finding(report, check).found[0]
 
+
+COUNTED = judging(lambda state, right: Verdict(1.0, metrics={"sold": len(state.sold)}))
+UNSOLVABLE = judging(lambda state, right: Verdict(0.5 if state.sold else 0.0, reason="there should be more"))
+MOODY = judging(lambda state, right: Verdict(right, metrics={"mood": random.random()}))
+FICKLE = judging(lambda state, right: Verdict(right, reason=f"asked {next(NUMBERS)} times"))
 
 FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (Undescribed, {"schema": "warning"}, "sell: `price` has no description; add it to the docstring, under Args:"),
@@ -603,12 +527,22 @@ FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (Setting, {"hidden state": "problem"}, "self.last was set in an episode: keep it in the state"),
     (Caching, {"hidden state": "warning"}, "self.cache has changed in an episode: unless a cache"),
     (Reaching, {"read back": "problem"}, "in memory the state is not what is stored, after total: sold[0]: new, 0"),
-    (Unsolvable, {"reference": "problem"}, "it called total, sell, sell, and got 0.5: there should be more"),
+    (UNSOLVABLE, {"reference": "problem"}, "it called total, sell, sell, and got 0.5: there should be more"),
     (Unasking, {"shortcut": "warning"}, "the full reward needs neither the last total nor an answer"),
-    (Generous, {"idle": "problem"}, "task 0, 1, 2 and 1 more: doing nothing gets the full reward"),
+    (Approving, {"reference": "warning"}, "it waits for a person to answer 'Sell for 1?'"),
+    (COUNTED, {"idle": "warning"}, "only the metrics tell"),
+    (
+        judging(lambda state, right: 1.0),
+        {"idle": "problem"},
+        "task 0, 1, 2 and 1 more: doing nothing gets the full reward",
+    ),
     (Meddling, {"reference": "warning", "verifier": "problem"}, "verify broke down: this state may only be read"),
-    (Endless, {"reference": "warning", "verifier": "problem"}, "verify must return a finite number"),
-    (Paying, {"verifier": "warning"}, "the reward is 100; from 0 to 1 is usual"),
+    (
+        judging(lambda state, right: float("nan")),
+        {"reference": "warning", "verifier": "problem"},
+        "verify must return a finite number",
+    ),
+    (judging(lambda state, right: 100 * right), {"verifier": "warning"}, "the reward is 100; from 0 to 1 is usual"),
     (Writing, {"tools": "problem"}, "peek() changes the state, but is declared as a read (line "),
     (Leaving, {"tools": "problem"}, "declared as a read, so it cannot change the folder"),
     (Broken, {"tools": "problem"}, "refund() raised AttributeError: "),
@@ -662,7 +596,7 @@ async def test_a_row_may_describe_the_parameters(checked: Check) -> None:
     assert wrong(await checked(Undescribed, rows)) == {}
 
 
-@pytest.mark.parametrize("environment", [Moody, Fickle])
+@pytest.mark.parametrize("environment", [MOODY, FICKLE])
 async def test_a_verifier_that_is_not_the_same_twice_is_found(
     checked: Check, environment: type[TillEnvironment]
 ) -> None:
@@ -713,39 +647,40 @@ async def test_a_policy_that_breaks_down_is_found(checked: Check) -> None:
 
 
 class Stuck(TillEnvironment):
-    """Has a tool that does not end."""
+    """Has a part that does not end."""
 
-    def sale(self, state: Till, price: int) -> Any:
-        raise TimedOut("30 s")  # as is raised in its place when the time is up
+    at = ""
 
-
-class StuckSeed(TillEnvironment):
-    """Has a seed that does not end."""
+    def stop(self, at: str) -> None:
+        if at == self.at:
+            raise TimedOut("30 s")  # as is raised in its place when the time is up
 
     def seed(self, task: TillTask) -> Till:
-        raise TimedOut("30 s")
+        self.stop("seed")
+        return Till()
 
-
-class StuckVerifier(TillEnvironment):
-    """Has a verifier that does not end."""
+    def sale(self, state: Till, price: int) -> Any:
+        self.stop("sale")
 
     def verify(self, state: Till, episode: Episode) -> float:
-        raise TimedOut("30 s")
+        self.stop("verify")
+        return 0.0
 
 
 @pytest.mark.parametrize(
-    ("environment", "name", "told"),
+    ("at", "name", "told"),
     [
-        (Stuck, "tools", "sell did not finish within 30 s; if it may take longer, give it a timeout="),
-        (StuckSeed, "seed", "stuck_seed.seed did not finish within 30 s"),
-        (StuckVerifier, "verifier", "verify did not finish within 30 s"),
+        ("sale", "tools", "sell did not finish within 30 s; if it may take longer, give it a timeout="),
+        ("seed", "seed", "stuck.seed did not finish within 30 s"),
+        ("verify", "verifier", "verify did not finish within 30 s"),
     ],
 )
 async def test_what_does_not_end_is_told_of_and_not_waited_for_again(
-    checked: Check, environment: type[TillEnvironment], name: str, told: str
+    checked: Check, monkeypatch: pytest.MonkeyPatch, at: str, name: str, told: str
 ) -> None:
+    monkeypatch.setattr(Stuck, "at", at)
     played: list[None] = []
-    report = await checked(environment, on_play=lambda: played.append(None))
+    report = await checked(Stuck, on_play=lambda: played.append(None))
     assert report.problems == [f"{name}: task 0, by reference: {told}"]
     assert len(played) == 1
     assert finding(report, "cost").result == "skipped"
@@ -828,30 +763,39 @@ async def test_tasks_of_a_generator_will_do() -> None:
     assert "20 from the generator" in finding(report, "tasks").found[0]
 
 
-async def test_a_generator_gives_the_same_tasks_for_the_same_seed(checked: Check) -> None:
-    class Arbitrary(Generating):
-        """Makes them up by itself."""
+class Arbitrary(Generating):
+    """Makes them up by itself."""
 
-        @classmethod
-        def generate(cls, rng: Random) -> dict[str, Any]:
-            return task(random.randint(1, 10**9))
+    @classmethod
+    def generate(cls, rng: Random) -> dict[str, Any]:
+        return task(random.randint(1, 10**9))
 
-    report = await checked(Arbitrary)
+
+class Breaking(Generating):
+    """Has a generator that never works."""
+
+    @classmethod
+    def generate(cls, rng: Random) -> dict[str, Any]:
+        raise ZeroDivisionError("prices")
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        (Arbitrary, "generate gives other tasks for the same seed"),
+        (Breaking, "generate broke down: ZeroDivisionError: prices"),
+    ],
+)
+async def test_a_generator_gives_the_same_tasks_for_the_same_seed(
+    checked: Check, environment: type[TillEnvironment], told: str
+) -> None:
+    report = await checked(environment)
     assert wrong(report) == {"tasks": "problem"}
-    assert "generate gives other tasks for the same seed" in report.problems[0]
+    assert told in report.problems[0]
 
 
-async def test_a_generator_that_breaks_down_is_told_of(checked: Check) -> None:
-    class Breaking(Generating):
-        """Has a generator that never works."""
-
-        @classmethod
-        def generate(cls, rng: Random) -> dict[str, Any]:
-            raise ZeroDivisionError("prices")
-
-    told = "tasks: generate broke down: ZeroDivisionError: prices"
-    assert (await checked(Breaking)).problems == [told]
-    assert (await check_environment(Breaking)).problems == [told]
+async def test_without_tasks_a_generator_must_work() -> None:
+    assert (await check_environment(Breaking)).problems == ["tasks: generate broke down: ZeroDivisionError: prices"]
 
 
 async def test_an_environment_of_which_there_can_be_only_one_is_refused(checked: Check) -> None:

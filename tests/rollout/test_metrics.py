@@ -51,24 +51,6 @@ def test_pass_at_k_of_many() -> None:
     assert (pass_at_k(4, 0, 4), pass_at_k(4, 4, 1), pass_at_k(4, 2, 3)) == (0, 1, 1)
 
 
-def test_every_metric_is_summarised_over_all_and_by_task() -> None:
-    values = {0: [1.0, 4.0, 2.5], 1: [7.0]}
-    rows = [row(task, 1.0, score=value) for task in (1, 0) for value in values[task]]
-    found = aggregate(rows)
-    every = [*values[0], *values[1]]
-    assert {key: value for key, value in found["agent_metrics"].items() if key.endswith("/score")} == {
-        "mean/score": fmean(every),
-        "min/score": 1.0,
-        "max/score": 7.0,
-        "median/score": median(every),
-        "std/score": stdev(every),
-        "stderr/score": standard_error(values.values()),
-    }
-    first, second = found["group_level_metrics"]
-    assert (first["_ng_task_index"], first["mean/score"], first["median/score"]) == (0, 2.5, 2.5)
-    assert (second["_ng_task_index"], second["mean/score"], second["std/score"]) == (1, 7.0, 0.0)
-
-
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=20))
 def test_the_standard_error_of_one_episode_per_task_is_that_of_a_mean(values: list[float]) -> None:
     assert standard_error([value] for value in values) == pytest.approx(stdev(values) / len(values) ** 0.5)
@@ -118,8 +100,10 @@ def measured(found: Any) -> set[str]:
 
 def test_only_numbers_of_the_episode_are_metrics() -> None:
     given = row(0, 1.0, words="x", flag=True, nothing=None, values=[1], _private=3, count=2, expected_count=4)
-    found = aggregate([given, {**given, "flag": False}], given={"expected_count"})
-    assert measured(found) == {"reward", "count", "flag"}
+    parts = {"style": 0.25, "note": "x"}
+    others = {**given, "flag": False, "reward_components": parts}, row(1, 0.0, reward_components="none")
+    found = aggregate([given, *others], given={"expected_count"})
+    assert measured(found) == {"reward", "count", "flag", "reward_components/style"}
     assert found["key_metrics"].items() >= {"mean/count": 2.0, "mean/flag": 0.5}.items()
 
 
@@ -179,7 +163,9 @@ def test_repeats_are_measured_as_nemo_gym_does() -> None:
     ]
 
 
-def test_what_is_run_once_has_no_repeats() -> None:
+def test_what_is_run_once_or_never_has_no_repeats() -> None:
+    none: dict[str, Any] = {"agent_metrics": {}, "key_metrics": {}, "group_level_metrics": []}
+    assert aggregate([]) == {**none, "repeat_level_metrics": []}
     found = aggregate([row(0, 1.0), row(1, 0.0)])
     assert (found["repeat_level_metrics"], found["agent_metrics"]["num_repeats"]) == ([], 1)
     assert not any("across_repeats" in name for name in found["agent_metrics"])
@@ -194,23 +180,6 @@ def test_confidence_intervals_are_those_of_students_t_distribution(freedom: int,
     found: Any = aggregate(rows)["agent_metrics"]
     width = found["ci_high_95_across_repeats/mean/reward"] - found["mean_across_repeats/mean/reward"]
     assert width / found["se_across_repeats/mean/reward"] == pytest.approx(bound, rel=1e-8)
-
-
-def test_the_parts_of_a_reward_are_metrics() -> None:
-    rows = [row(0, 1.0, reward_components={"style": part, "note": "x"}) for part in (0.25, 0.75)]
-    found = aggregate([*rows, row(1, 0.0, reward_components="none")])
-    assert found["agent_metrics"]["mean/reward_components/style"] == 0.5
-    assert measured(found) == {"reward", "reward_components/style"}
-
-
-def test_a_metric_of_some_episodes_is_averaged_over_those() -> None:
-    found = aggregate([row(0, 1.0, extra=3), row(0, 0.0)])
-    assert found["agent_metrics"]["mean/extra"] == 3
-
-
-def test_no_episodes_no_metrics() -> None:
-    none: dict[str, Any] = {"agent_metrics": {}, "key_metrics": {}, "group_level_metrics": []}
-    assert aggregate([]) == {**none, "repeat_level_metrics": []}
 
 
 # By hand.

@@ -11,18 +11,7 @@ from stateroom import Environment, Episode, SessionInfo, Sessions, State, Task, 
 from stateroom.errors import CannotWrite, NotFound, StoreUnavailable
 from stateroom.gallery import WeatherEnvironment
 from stateroom.jsonl import write_rows
-from stateroom.model import (
-    Answer,
-    Item,
-    Model,
-    ModelSource,
-    Policy,
-    Request,
-    Usage,
-    function_call,
-    message,
-    outputs_of,
-)
+from stateroom.model import Answer, Model, ModelSource, Request, Scripted, Usage, function_call, message
 from stateroom.rollout import RescoreReport, RunFiles, rescore_rollouts, run
 from stateroom.store import Store
 from tests.messages import raises, says
@@ -74,13 +63,12 @@ class Detailed(PileEnvironment):
         return Verdict(0.5, {"part": 0.5}, {"height": len(state.stones)}, "so so", {"wanted": "covered", "seen": [1]})
 
 
-class Two(Policy):
-    """Puts two stones."""
+TWO = ModelSource(
+    "two", lambda seed: Scripted([*([function_call("put", f"c{n}", weight=n + 1)] for n in range(2)), "done"])
+)
+"""Puts two stones."""
 
-    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-        done = len(outputs_of(conversation))
-        return [message("done")] if done == 2 else [function_call("put", f"c{done}", weight=done + 1)]
-
+SAYS = ModelSource("says", lambda seed: Scripted([[function_call("say", "c", text="hello")], "done"]))
 
 REVERIFIED = "_stateroom_reverified"
 """What a rescored row says of the verdict before."""
@@ -93,7 +81,7 @@ def collect(tmp_path: Path, url: str) -> Callable[..., Any]:
     """Run episodes; gives the rollouts file."""
 
     async def collect(environment: Any, name: str = "old", **settings: Any) -> Path:
-        plan: dict[str, Any] = {"model": ModelSource("two", Two), "tasks": TASKS, "store": url} | settings
+        plan: dict[str, Any] = {"model": TWO, "tasks": TASKS, "store": url} | settings
         files = RunFiles(tmp_path / f"{name}.jsonl")
         report = await run(make_run(environment=environment, files=files, **plan))
         assert report.failed == 0
@@ -122,19 +110,13 @@ async def test_new_rows_are_what_a_run_with_the_new_verifier_would_have_written(
 
 
 async def test_a_row_may_be_judged_again_and_nothing_of_the_old_verdict_lingers(collect: Any, store: Store) -> None:
-    old = await collect(PileEnvironment())
+    ran = await collect(PileEnvironment())
+    old = ran.parent / "labelled.jsonl"  # what somebody has added stays
+    write_rows(old, ({**row, "label": "good"} for row in rows(ran)))
     _, first = await again(Detailed(), old, store)
     _, second = await again(PileEnvironment(), first.rollouts, store, "newer")
     assert [without(row, REVERIFIED) for row in rows(second.rollouts)] == rows(old)
     assert [row[REVERIFIED]["reward"] for row in rows(second.rollouts)] == [0.5] * 3
-
-
-async def test_what_somebody_has_added_to_a_row_stays(collect: Any, store: Store) -> None:
-    old = await collect(PileEnvironment())
-    labelled = old.parent / "labelled.jsonl"
-    write_rows(labelled, ({**row, "label": "good"} for row in rows(old)))
-    _, files = await again(Detailed(), labelled, store)
-    assert {row["label"] for row in rows(files.rollouts)} == {"good"}
 
 
 async def test_the_report_tells_what_has_changed(collect: Any, store: Store) -> None:
@@ -207,19 +189,16 @@ async def test_a_state_that_was_not_on_the_way_is_refused(collect: Any, store: S
     says(rows(files.failures)[0]["error"])
 
 
-async def test_expired_and_closed_sessions_will_do(collect: Any, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("snapshot_every_commit")
+async def test_expired_and_closed_sessions_with_snapshots_will_do(
+    collect: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old = await collect(PileEnvironment())
     for row in rows(old):
         head = await store.head(row["_stateroom_session"])
         assert head.closed
     monkeypatch.setattr("time.time", lambda: 1e11)
-    report, _ = await again(Detailed(), old, store)
-    assert len(report.rows) == 3
-
-
-@pytest.mark.usefixtures("snapshot_every_commit")
-async def test_a_long_session_is_read_from_its_snapshots(collect: Any, store: Store) -> None:
-    report, files = await again(Detailed(), await collect(PileEnvironment()), store)
+    report, files = await again(Detailed(), old, store)
     assert (len(report.rows), {row["height"] for row in rows(files.rollouts)}) == (3, {2})
 
 
@@ -244,30 +223,19 @@ async def test_shared_states_are_those_of_then(collect: Any, store: Store) -> No
     assert [change[1:] for change in report.changes] == [(1.0, 1.0)] * 3
 
 
-async def test_shared_states_that_no_verdict_has_seen_are_refused(collect: Any, store: Store) -> None:
-    old = await collect(PileEnvironment())
-    report, files = await again(Famous(), old, store)
+@pytest.mark.parametrize("why", ["no verdict has seen it", "another revision", "made anew"])
+async def test_a_shared_state_that_is_not_that_of_then_is_refused(collect: Any, store: Store, why: str) -> None:
+    old = await collect(PileEnvironment() if why == "no verdict has seen it" else Famous())
+    if why == "made anew":
+        await store.delete("user:pile:alice")
+        await Sessions[Any](Famous(), store).seed({})
+        await (await Sessions[Any](Famous(), store).seed({})).user()
+    report, files = await again(Famous(), old, store, at=2 if why == "another revision" else None)
     assert report.refused == 3
     says(rows(files.failures)[0]["error"])
-
-
-async def test_shared_states_at_another_revision_are_refused(collect: Any, store: Store) -> None:
-    old = await collect(Famous())
-    report, files = await again(Famous(), old, store, at=2)
-    assert report.refused == 3
-    says(rows(files.failures)[0]["error"])
-    report, _ = await again(Famous(), old, store, "judged", at=6)
-    assert report.refused == 0
-
-
-async def test_a_shared_state_that_was_made_anew_is_refused(collect: Any, store: Store) -> None:
-    old = await collect(Famous())
-    await store.delete("user:pile:alice")
-    await Sessions[Any](Famous(), store).seed({})
-    await (await Sessions[Any](Famous(), store).seed({})).user()
-    report, files = await again(Famous(), old, store)
-    assert report.refused == 3
-    says(rows(files.failures)[0]["error"])
+    if why == "another revision":
+        report, _ = await again(Famous(), old, store, "judged", at=6)
+        assert report.refused == 0
 
 
 # What is refused.
@@ -286,35 +254,31 @@ async def refuses(rollouts: Path, store: Store, change: dict[str, Any], environm
     says(failure["error"])
 
 
-@pytest.mark.parametrize("session", [None, "gone"])
-async def test_a_row_without_its_session_is_refused(collect: Any, store: Store, session: str | None) -> None:
-    old = await collect(PileEnvironment())
-    await refuses(old, store, {"_stateroom_session": session}, Detailed())
+class OtherPile(PileEnvironment):
+    """The same by another name."""
+
+    name = "other"
 
 
-async def test_the_second_row_of_an_episode_is_refused(collect: Any, store: Store) -> None:
+@pytest.mark.parametrize("kind", ["missing", "gone", "of another environment", "never judged"])
+async def test_a_row_without_a_session_that_was_judged_is_refused(collect: Any, store: Store, kind: str) -> None:
+    session: str | None = {"missing": None, "gone": "gone"}.get(kind)
+    if kind in ("of another environment", "never judged"):
+        seeded = await Sessions[Any](PileEnvironment() if kind == "never judged" else OtherPile(), store).seed({})
+        session = seeded.id
+        if kind == "of another environment":
+            await seeded.verify()
+    await refuses(await collect(PileEnvironment()), store, {"_stateroom_session": session}, Detailed())
+
+
+async def test_the_second_row_of_an_episode_and_half_a_row_are_refused(collect: Any, store: Store) -> None:
     old = await collect(PileEnvironment())
     write_rows(twins := old.parent / "twins.jsonl", [*rows(old), rows(old)[0]])
-    report, _ = await again(Detailed(), twins, store)
-    assert (len(report.rows), report.refused) == (3, 1)
-
-
-async def test_a_row_whose_session_is_of_another_environment_is_refused(collect: Any, store: Store) -> None:
-    class Other(PileEnvironment):
-        """The same by another name."""
-
-        name = "other"
-
-    session = await Sessions[Any](Other(), store).seed({})
-    await session.verify()
-    old = await collect(PileEnvironment())
-    await refuses(old, store, {"_stateroom_session": session.id}, Detailed())
-
-
-async def test_a_row_whose_session_was_never_judged_is_refused(collect: Any, store: Store) -> None:
-    session = await Sessions[Any](PileEnvironment(), store).seed({})
-    old = await collect(PileEnvironment())
-    await refuses(old, store, {"_stateroom_session": session.id}, Detailed())
+    with twins.open("ab") as file:
+        file.write(b'{"_ng_task_index": 0, "_ng_')
+    report, files = await again(Detailed(), twins, store)
+    assert (len(report.rows), report.refused) == (3, 2)
+    assert "line 5" in files.failures.read_text()
 
 
 @pytest.mark.usefixtures("snapshot_every_commit")
@@ -435,15 +399,6 @@ async def test_rollouts_are_never_written_over(collect: Any, store: Store) -> No
     assert old.read_bytes() == before
 
 
-async def test_half_a_row_is_refused(collect: Any, store: Store) -> None:
-    old = await collect(PileEnvironment())
-    with old.open("ab") as file:
-        file.write(b'{"_ng_task_index": 0, "_ng_')
-    report, files = await again(Detailed(), old, store)
-    assert (len(report.rows), report.refused) == (3, 1)
-    assert "line 4" in files.failures.read_text()
-
-
 # Without a state.
 
 
@@ -472,37 +427,16 @@ class EchoJudge(Echo):
         return Verdict(float(len(said)), details={"said": said, "wanted": "covered", "fields": fields})
 
 
-class Says(Two):
-    """Says it once."""
-
-    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-        return [message("done")] if outputs_of(conversation) else [function_call("say", "c", text="hello")]
-
-
 async def test_rows_without_a_state_are_all_that_is_needed(collect: Any) -> None:
-    old = await collect(Echo(), model=ModelSource("two", Says))
+    old = await collect(Echo(), model=SAYS)
     _, files = await again(EchoJudge(), old, None)
-    told = rows(await collect(EchoJudge(), "told", model=ModelSource("two", Says)))
+    told = rows(await collect(EchoJudge(), "told", model=SAYS))
     assert [without(row, *OWN, REVERIFIED) for row in rows(files.rollouts)] == [without(row, *OWN) for row in told]
     _, files = await again(Echo(), files.rollouts, None, "newer")
     found = [without(row, REVERIFIED, "wanted") for row in rows(files.rollouts)]  # what it covered is not known there
     assert found == [without(row, "wanted") for row in rows(old)]
     _, files = await again(Echo(), RunFiles(old.parent / "told.jsonl").rollouts, None, "newest")
     assert [without(row, *OWN, REVERIFIED) for row in rows(files.rollouts)] == [without(row, *OWN) for row in rows(old)]
-
-
-async def test_rows_of_other_servers_can_be_judged(tmp_path: Path) -> None:
-    response = {"output": [{"type": "function_call_output", "call_id": "c", "output": '"hi"'}]}
-    row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "question": "?", "reward": 0.0, "response": response}
-    write_rows(path := tmp_path / "nemo.jsonl", [row])
-    report, files = await again(EchoJudge(), path, None)
-    [new] = rows(files.rollouts)
-    assert (new["reward"], new["said"], new["question"], [change[1:] for change in report.changes]) == (
-        1.0,
-        ['"hi"'],
-        "?",
-        [(0.0, 1.0)],
-    )
 
 
 class Chancy(Echo):
@@ -515,14 +449,14 @@ class Chancy(Echo):
 
 
 async def test_luck_that_nothing_has_recorded_is_refused(collect: Any) -> None:
-    report, files = await again(Chancy(), await collect(Echo(), model=ModelSource("two", Says)), None)
+    report, files = await again(Chancy(), await collect(Echo(), model=SAYS), None)
     assert (report.refused, report.rows) == (3, [])
     says(rows(files.failures)[0]["error"])
 
 
 async def test_a_revision_without_a_state_is_a_mistake(collect: Any) -> None:
     with raises(NotFound):
-        await again(Echo(), await collect(Echo(), model=ModelSource("two", Says)), None, at=1)
+        await again(Echo(), await collect(Echo(), model=SAYS), None, at=1)
 
 
 async def test_tokens_and_their_metrics_stay(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from stateroom.errors import (
 )
 from stateroom.jsonl import write_rows
 from stateroom.model import Answer, Model, ModelSource, Request, function_call, message, outputs_of
-from stateroom.rollout import ResumePlan, RunFiles, run
+from stateroom.rollout import RunFiles, run
 from stateroom.session import Sessions
 from tests.messages import raises
 from tests.plans import make_run
@@ -117,7 +117,6 @@ class Site:
         self.files = RunFiles(folder / f"{name}.jsonl")
         self.store = settings.pop("store", f"sqlite:///{folder / name}.db")
         self._settings = settings
-        self.left: list[ResumePlan] = []
 
     async def run(self, *, resume: bool = True, **more: Any) -> Any:
         tasks = [{"responses_create_params": {"input": str(n)}, "wanted": n} for n in range(EPISODES)]
@@ -131,7 +130,7 @@ class Site:
             **self._settings,
             **more,
         )
-        return await run(plan, on_start=self.left.append)
+        return await run(plan)
 
     @property
     def rollouts(self) -> list[dict[str, Any]]:
@@ -262,19 +261,6 @@ async def test_a_limit_that_was_reached_before_is_still_known(tmp_path: Path) ->
     assert comparable(site.files.rollouts) == before
 
 
-async def test_what_there_is_to_do_is_told(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    with (
-        broken(site.model.broken, 2, ModelFailed("nonsense")),
-        broken(site.environment.broken, "verify", JudgeFailed("what?")),
-    ):
-        await site.run(resume=False)
-        await site.run()
-    first, second = site.left
-    assert (first.episodes, first.over) == (EPISODES, 0)
-    assert (second.episodes, second.over, second.failed) == (EPISODES, EPISODES - 1, 1)
-
-
 # Groups.
 
 
@@ -313,22 +299,16 @@ async def test_a_group_that_was_forked_only_in_part_is_completed(tmp_path: Path)
 # Without a state.
 
 
-async def test_without_a_state_answers_are_kept_in_a_store_that_is_given(tmp_path: Path) -> None:
-    site = Site(tmp_path, environment=Weighing())
+@pytest.mark.parametrize(("kept", "asked_again"), [({}, 0), ({"store": "memory://"}, 2)], ids=["a store", "none"])
+async def test_without_a_state_answers_are_kept_in_a_store_that_is_given(
+    tmp_path: Path, kept: dict[str, Any], asked_again: int
+) -> None:
+    site = Site(tmp_path, environment=Weighing(), **kept)
     with broken(site.model.broken, 2, ModelUnavailable("busy")):
         assert (await site.run(resume=False)).failed == 1
     assert (await site.run()).failed == 0
-    assert comparable(site.files.rollouts) == await whole(tmp_path, environment=Weighing())
-    assert len(site.model.asked) == len({*site.model.asked})
-
-
-async def test_without_a_state_and_a_store_an_episode_starts_over(tmp_path: Path) -> None:
-    site = Site(tmp_path, environment=Weighing(), store="memory://")
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        assert (await site.run(resume=False)).failed == 1
-    assert (await site.run()).failed == 0
-    assert comparable(site.files.rollouts) == await whole(tmp_path, environment=Weighing(), store="memory://")
-    assert len(site.model.asked) == len({*site.model.asked}) + 2
+    assert comparable(site.files.rollouts) == await whole(tmp_path, environment=Weighing(), **kept)
+    assert len(site.model.asked) == len({*site.model.asked}) + asked_again
 
 
 # What is refused.
@@ -398,10 +378,7 @@ async def test_a_run_that_another_process_is_at_is_left_alone(tmp_path: Path) ->
     with broken(site.model.broken, 2, ModelUnavailable("busy")):
         await site.run(resume=False)
     before = {path: path.read_bytes() for path in (site.files.rollouts, site.files.failures)}
-    with (
-        site.files.lock(),
-        raises(CannotWrite),
-    ):
+    with site.files.lock(), raises(CannotWrite):
         await site.run()
     assert {path: path.read_bytes() for path in before} == before
     assert (await site.run()).failed == 0

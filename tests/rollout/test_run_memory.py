@@ -15,7 +15,7 @@ from stateroom import Environment, Episode, Verdict
 from stateroom.errors import BadTask
 from stateroom.jsonl import write_rows
 from stateroom.model import Answer, Model, ModelSource, Request, message
-from stateroom.rollout import ResumePlan, Run, RunFiles, RunIndex, run
+from stateroom.rollout import ResumePlan, Run, RunFiles, RunIndex, index, run
 from tests.messages import raises
 from tests.plans import make_run
 from tests.rows import rows
@@ -65,7 +65,15 @@ def peak_of(planned: Run) -> int:
         tracemalloc.stop()
 
 
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index reads few rows at a time: what a batch takes does not grow with the run."""
+    for name, size in (("FIRST_BATCH_BYTES", 1 << 14), ("BATCH_BYTES", 1 << 14), ("ROWS_PER_FETCH", 100)):
+        monkeypatch.setattr(index, name, size)
+
+
 @pytest.mark.more("time")
+@pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("few_tasks", [True, False])
 def test_an_episode_takes_few_bytes_of_a_runs_memory(few_tasks: bool, tmp_path: Path) -> None:
     def planned(episodes: int) -> Run:
@@ -77,6 +85,7 @@ def test_an_episode_takes_few_bytes_of_a_runs_memory(few_tasks: bool, tmp_path: 
 
 
 @pytest.mark.more("time")
+@pytest.mark.usefixtures("small_batches")
 def test_an_episode_takes_few_bytes_of_a_resumed_runs_memory(tmp_path: Path) -> None:
     peaks = []
     for episodes in (4, 400, 2400):

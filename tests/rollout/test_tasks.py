@@ -57,21 +57,14 @@ def test_all_bad_rows_are_told_at_once_but_not_too_many(path: Path) -> None:
     assert told[-1] == "and 15 more"
 
 
-@pytest.mark.parametrize("text", ["", "\n \n"])
-def test_a_file_without_tasks(path: Path, text: str) -> None:
-    path.write_text(text)
-    with raises(BadTask):
-        read_tasks(path, CounterEnvironment())
-
-
-def test_a_file_that_is_not_there_or_not_text(path: Path, tmp_path: Path) -> None:
-    with raises(NotFound):
-        read_tasks(path, CounterEnvironment())
-    with raises(NotFound):
-        read_tasks(tmp_path, CounterEnvironment())
-    path.write_bytes(b"\xff\xfe{}")
-    with raises(BadTask):
-        read_tasks(path, CounterEnvironment())
+def test_a_file_that_is_not_there_not_text_or_without_tasks(path: Path, tmp_path: Path) -> None:
+    for missing in (path, tmp_path):
+        with raises(NotFound):
+            read_tasks(missing, CounterEnvironment())
+    for content in (b"\xff\xfe{}", b"", b"\n \n"):
+        path.write_bytes(content)
+        with raises(BadTask):
+            read_tasks(path, CounterEnvironment())
 
 
 def test_lines_end_where_json_lines_do(path: Path) -> None:

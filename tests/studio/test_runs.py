@@ -209,7 +209,7 @@ async def test_a_growing_run_is_followed_by_its_version(client: Client, files: R
 async def test_there_are_rows_before_the_index_is_complete(
     client: Client, files: RunFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_module, "FIRST_BATCH", 1000)
+    monkeypatch.setattr(index_module, "FIRST_BATCH_BYTES", 1000)
     monkeypatch.setattr("stateroom.studio.runs.INDEX_SECONDS", 0)
     seen, advance = threading.Event(), RunIndex.advance
     batches = count()

@@ -154,7 +154,7 @@ async def test_the_wrong_call_has_the_lowest_advantage(tmp_path: Path) -> None:
     for seed in range(3):
         output = tmp_path / f"{seed}.jsonl"
         options: dict[str, Any] = {"model": "noisy", "store": "memory://", "output": output, "seed": seed}
-        await branch(plan_branches("extraction", rule=MonteCarlo(32), **options))
+        await branch(plan_branches("extraction", rule=MonteCarlo(24), **options))
         for nodes in read_trees(TreeFiles(output).tree).values():
             values = advantages(nodes, "vine")
             trunk = [index for index, each in enumerate(nodes) if each["id"] in _trunk(nodes)]

@@ -16,16 +16,7 @@ from hypothesis import given, settings, strategies as st
 from stateroom.errors import BadData, InvalidArguments
 from stateroom.gallery import CounterEnvironment
 from stateroom.jsonl import line_of
-from stateroom.rollout import (
-    MonteCarlo,
-    RunFiles,
-    StoredRun,
-    branch,
-    example_file,
-    plan_branches,
-    plan_run,
-    run,
-)
+from stateroom.rollout import MonteCarlo, RunFiles, StoredRun, branch, example_file, plan_branches, plan_run, run
 from stateroom.training import FORMATS, To, advantages, export_rows, sequences, write_table
 from tests.examples import share
 from tests.messages import raises

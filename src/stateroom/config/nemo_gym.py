@@ -31,7 +31,7 @@ MODELS = {"openai_model": ("responses", "openai_"), "vllm_model": ("chat", "")}
 NO_KEYS = frozenset({"", "none", "null", "dummy", "empty", "EMPTY"})
 """What is written for the key of a server that needs none."""
 
-MOST_REFERENCES = 100
+MAX_REFERENCES = 100
 """References that a value may lead through."""
 
 OPEN, CLOSE = "\0", "\1"
@@ -204,7 +204,7 @@ class _Import:
             return [self._text(each) for each in value]
         if not isinstance(value, str):
             return value
-        for _ in range(MOST_REFERENCES):
+        for _ in range(MAX_REFERENCES):
             found = _REFERENCE.search(value)  # the innermost first
             if found is None:
                 return value.replace(OPEN, "${").replace(CLOSE, "}")

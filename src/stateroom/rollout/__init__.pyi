@@ -14,13 +14,14 @@ from .description import (
     environment_of_run as environment_of_run,
 )
 from .episode import (
-    Ended as Ended,
-    Started as Started,
+    EpisodeEnd as EpisodeEnd,
+    EpisodeStart as EpisodeStart,
     run_episode as run_episode,
 )
 from .failures import ToolFailures as ToolFailures
 from .files import (
     RunFiles as RunFiles,
+    TreeFiles as TreeFiles,
     ensure_new as ensure_new,
 )
 from .index import (
@@ -91,6 +92,7 @@ from .rows import (
     Key as Key,
     Row as Row,
     given_row as given_row,
+    key_of as key_of,
     verdict_fields as verdict_fields,
 )
 from .runner import (
@@ -137,7 +139,6 @@ from .trees import (
     Node as Node,
     Rule as Rule,
     Tree as Tree,
-    TreeFiles as TreeFiles,
     TreeReport as TreeReport,
     branch as branch,
     plan_branches as plan_branches,

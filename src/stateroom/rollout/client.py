@@ -7,23 +7,25 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import aiohttp
+from msgspec import Raw
 from yarl import URL
 
-from stateroom.errors import NotFound, ServerFailed, ServerUnavailable, Unauthorized
+from stateroom.errors import BadVerdict, NotFound, ServerFailed, ServerUnavailable, Unauthorized
 from stateroom.pauses import Pauses
 
-ATTEMPTS = 4
+MAX_ATTEMPTS = 4
 """Times that a request is sent at most."""
 
 PAUSES = Pauses(first=0.2, longest=2.0)
 """Between attempts."""
 
-LONGEST_WAIT = 90.0
+MAX_WAIT_SECONDS = 90.0
 """A server that asks for a longer wait, in seconds, is not asked again."""
 
 UNAVAILABLE = frozenset({429, 502, 503, 504})
@@ -33,7 +35,7 @@ REFUSED = frozenset({401, 403})
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
-MAX_QUOTED = 300
+MAX_CHARACTERS_QUOTED = 300
 """Characters of an unknown server's error that are put into a message."""
 
 
@@ -65,12 +67,33 @@ class ServerReply:
         """True when the same request may succeed later. A tool that timed out is not tried again."""
         return self.status in UNAVAILABLE and self.error.get("code") not in ("timeout", "model_failed")
 
+    def expect(self, what: str) -> dict[str, Any]:
+        """The body of a reply with status 200; raises the `failure` of any other."""
+        if self.status != 200:
+            raise self.failure(what)
+        return self.content
+
     def failure(self, what: str) -> ServerFailed | ServerUnavailable:
         """The error that ends the episode after this reply; `what` names the request."""
         error = self.error
-        told = f"{error['code']}: {error.get('message')}" if error else self.text.strip()[:MAX_QUOTED]
+        told = f"{error['code']}: {error.get('message')}" if error else self.text.strip()[:MAX_CHARACTERS_QUOTED]
         kind = ServerUnavailable if self.is_transient else ServerFailed
         return kind(f"{what} got {self.status} {told}".rstrip())
+
+
+class Verbatim(NamedTuple):
+    """The output of a call on a server, as the model reads it: byte for byte."""
+
+    content: Raw
+    code: str | None = None
+    """Why the call failed, if the server tells."""
+
+
+def checked_reward(reward: Any, what: str) -> float:
+    """A reward in a reply to `what`; `BadVerdict` if it is not a finite number."""
+    if type(reward) not in (int, float) or not isfinite(reward):
+        raise BadVerdict(f"the reward in the server's reply to {what} is not a number: {json.dumps(reward):.100}")
+    return reward  # type: ignore[no-any-return]
 
 
 class ServerConnection:
@@ -112,16 +135,16 @@ class ServerConnection:
             try:
                 reply = await self._request(method, path, data, headers)
             except aiohttp.ClientConnectorError as error:  # nothing was sent
-                if attempt == ATTEMPTS:
+                if attempt == MAX_ATTEMPTS:
                     raise self._unavailable(path, error) from error
             except (aiohttp.ClientError, TimeoutError) as error:
-                if attempt == ATTEMPTS or not repeatable:
+                if attempt == MAX_ATTEMPTS or not repeatable:
                     raise self._unavailable(path, error) from error
             else:
-                if attempt == ATTEMPTS or not (repeatable and reply.is_transient):
+                if attempt == MAX_ATTEMPTS or not (repeatable and reply.is_transient):
                     return reply
                 wait += _retry_after(reply)
-                if wait > LONGEST_WAIT:
+                if wait > MAX_WAIT_SECONDS:
                     return reply
             await asyncio.sleep(wait)
 
@@ -170,17 +193,17 @@ class AdminClient:
         """A session's newest revision."""
         what = f"/admin/sessions/{quote(session, safe='')}"
         reply = await self._connection.get(what, self._headers)
-        found = _content(reply, what).get("revision")
-        if type(found) is not int:
+        revision = reply.expect(what).get("revision")
+        if type(revision) is not int:
             raise ServerFailed(f"{what} gave no revision: {reply.text:.100}")
-        return found
+        return revision
 
     async def fork(self, session: str, n: int, at: int) -> list[dict[str, Any]]:
         """`n` forks of a session at a revision, each with its `id` and its `token`."""
         what = f"/admin/sessions/{quote(session, safe='')}/fork"
         # Safe to repeat: forks of an earlier attempt are not used, and expire.
         reply = await self._connection.post(what, {"at": at, "n": n}, self._headers, repeatable=True)
-        return _content(reply, what).get("sessions") or []
+        return reply.expect(what).get("sessions") or []
 
 
 async def find_admin_api(client: aiohttp.ClientSession, root: str, token: str | None) -> AdminClient:
@@ -209,9 +232,3 @@ async def is_stateless(connection: ServerConnection) -> bool:
 def bearer(token: str | None) -> dict[str, str]:
     """The header that authorizes a request."""
     return {} if token is None else {"Authorization": f"Bearer {token}"}
-
-
-def _content(reply: ServerReply, what: str) -> dict[str, Any]:
-    if reply.status != 200:
-        raise reply.failure(what)
-    return reply.content

@@ -13,21 +13,18 @@ from typing import Any, Literal, NamedTuple
 
 from stateroom.errors import BadTask
 from stateroom.model import Item, kind_of, text_of
-from stateroom.rollout.rows import EDITED, PARENT, SESSION, Key, Row
+from stateroom.rollout.rows import EDITED, Key, Row, task_fields
 from stateroom.rollout.runs import StoredRun
 from stateroom.session import parsed, result_of, same
 
 CONFIDENCE = 0.95
 """The share of resampled differences that lie in the interval."""
 
-DRAWS = 2_000_000
+MAX_DRAWS = 2_000_000
 """Tasks that the bootstrap draws at most, in all of its samples."""
 
-SAMPLES = 10_000
+MAX_SAMPLES = 10_000
 """Samples of the bootstrap, if the tasks are not too many for that."""
-
-NOT_TASK = frozenset({"agent_ref", "_ng_task_index", "_ng_rollout_index", SESSION, PARENT})
-"""Fields of an input row that are not part of the task."""
 
 Outcome = Literal["won", "lost", "tied"]
 
@@ -97,7 +94,7 @@ class RunComparison:
         if len(differences) < 2:
             return None
         rng, size = Random(0), len(differences)
-        samples = max(1000, min(SAMPLES, DRAWS // size))
+        samples = max(1000, min(MAX_SAMPLES, MAX_DRAWS // size))
         means = sorted(fmean(rng.choices(differences, k=size)) for _ in range(samples))
         outside = round(samples * (1 - CONFIDENCE) / 2)
         return means[outside], means[-1 - outside]
@@ -142,13 +139,13 @@ def compare_runs(first: StoredRun, second: StoredRun) -> RunComparison:
 
 def rewards_of(run: StoredRun, edited: set[Key]) -> dict[Key, float]:
     """The rewards of the episodes that can be compared; those that cannot are added to `edited`."""
-    found: dict[Key, float] = {}
-    for each in run.answers():
-        if each.row.get(EDITED):
-            edited.add((each.task, each.rollout))
-        elif each.reward is not None:
-            found[each.task, each.rollout] = each.reward
-    return found
+    rewards: dict[Key, float] = {}
+    for episode in run.answers():
+        if episode.row.get(EDITED):
+            edited.add(episode.key)
+        elif episode.reward is not None:
+            rewards[episode.key] = episode.reward
+    return rewards
 
 
 def _means(rewards: dict[Key, float], tasks: Sequence[int]) -> dict[int, tuple[float, int]]:
@@ -169,7 +166,7 @@ def contents_of(run: StoredRun, whole: bool) -> Iterator[tuple[int, Row]]:
         return
     for task, keys in groupby(run.inputs, itemgetter(0)):
         row = run.inputs[next(keys)]
-        yield task, {name: value for name, value in row.items() if name not in NOT_TASK}
+        yield task, {name: value for name, value in task_fields(row).items() if name != "agent_ref"}
 
 
 def _pair(task: int, first: dict[Key, float], second: dict[Key, float]) -> Key | None:
@@ -180,11 +177,11 @@ def _pair(task: int, first: dict[Key, float], second: dict[Key, float]) -> Key |
 
 def _divergences(first: StoredRun, second: StoredRun, keys: list[Key]) -> dict[Key, Divergence]:
     chosen = frozenset(keys)
-    before = {(each.task, each.rollout): each.items for each in first.episodes(chosen)}
+    before = {episode.key: episode.items for episode in first.episodes(chosen)}
     return {
-        (each.task, each.rollout): parting
-        for each in second.episodes(chosen)
-        if (parting := _parting(before[each.task, each.rollout], each.items)) is not None
+        episode.key: parting
+        for episode in second.episodes(chosen)
+        if (parting := _parting(before[episode.key], episode.items)) is not None
     }
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from stateroom.agent import AgentLog, Times, Workspace, act, recall
+from stateroom.agent import AgentLog, Times, Workspace, act, recall, task_items
 from stateroom.errors import JudgeFailed, ModelFailed, SessionError, StateroomError
 from stateroom.jsonl import line_of
 from stateroom.rollout.backend import EpisodeSession
@@ -27,7 +27,7 @@ from stateroom.rollout.rows import (
 from stateroom.session import Session, Verdict, contained
 
 
-class Started(NamedTuple):
+class EpisodeStart(NamedTuple):
     """An episode's session, and where its agent's transcript is kept."""
 
     session: EpisodeSession
@@ -36,12 +36,12 @@ class Started(NamedTuple):
     """The session in the run's store that keeps the transcript; a worker that takes over the episode leases it."""
 
 
-Start = Callable[[], Awaitable[Started]]
+Start = Callable[[], Awaitable[EpisodeStart]]
 
 Watch = Callable[[EpisodeSession, Row], Workspace]
 
 
-class Ended(NamedTuple):
+class EpisodeEnd(NamedTuple):
     """An episode that ended, or waits."""
 
     row: Row
@@ -53,13 +53,15 @@ class Ended(NamedTuple):
     """The session to close."""
 
 
-async def run_episode(plan: EpisodePlan, start: Start, row: Row, watch: Watch = lambda session, row: session) -> Ended:
+async def run_episode(
+    plan: EpisodePlan, start: Start, row: Row, watch: Watch = lambda session, row: session
+) -> EpisodeEnd:
     """Run one episode, from its start or from where it was interrupted; if it fails, its row says why.
 
     `watch` gives the workspace in which the agent calls the tools of a session.
     """
     began = perf_counter()
-    started: Started | None = None
+    started: EpisodeStart | None = None
     try:
         with contained:
             started = await start()
@@ -70,18 +72,18 @@ async def run_episode(plan: EpisodePlan, start: Start, row: Row, watch: Watch = 
         failure = {**known, **failure_fields(error), **session_fields(session)}
         if session is None and isinstance(error, SessionError):  # it exists, and with another plan it may continue
             failure["_ng_failure_terminal"] = False
-        return Ended(failure, line_of(failure), failed=True, session=None if is_transient(error) else session)
+        return EpisodeEnd(failure, line_of(failure), failed=True, session=None if is_transient(error) else session)
 
 
-async def _act_and_verify(plan: EpisodePlan, started: Started, row: Row, began: float, watch: Watch) -> Ended:
+async def _act_and_verify(plan: EpisodePlan, started: EpisodeStart, row: Row, began: float, watch: Watch) -> EpisodeEnd:
     session, transcript, _ = started
     seed, tools = plan.seed_for(row), plan.tools_for(row)
     before = await recall(transcript)
     workspace = watch(session, {**row, **session_fields(session)})
-    trajectory = await act(workspace, transcript, plan.new_agent(row, seed), tools, plan.items_of(row))
+    trajectory = await act(workspace, transcript, plan.new_agent(row, seed), tools, task_items(row))
     trajectory = trajectory.following(before)
     if trajectory.status == "waiting":
-        return Ended(row, waits_in=session.id)
+        return EpisodeEnd(row, waits_in=session.id)
     if trajectory.status == "failed":  # in an earlier process, which did not write its row
         raise ModelFailed(trajectory.reason)
     response = plan.response(trajectory, tools, seed)
@@ -90,7 +92,7 @@ async def _act_and_verify(plan: EpisodePlan, started: Started, row: Row, began: 
     except JudgeFailed as error:  # its row has all that a later verdict needs
         spent = time_fields(began, trajectory.times, before.times) | plan.cost_of(response)
         failure = {**row, "response": response, **spent, **failure_fields(error), **session_fields(session)}
-        return Ended(failure, line_of(failure), failed=True)
+        return EpisodeEnd(failure, line_of(failure), failed=True)
     done = {
         **row,
         **measured_fields(row, session, verdict, response),
@@ -98,7 +100,7 @@ async def _act_and_verify(plan: EpisodePlan, started: Started, row: Row, began: 
         **time_fields(began, trajectory.times, before.times),
         "response": response,
     }
-    return Ended(done, line_of(done), session=session)
+    return EpisodeEnd(done, line_of(done), session=session)
 
 
 async def close_quietly(session: EpisodeSession) -> None:

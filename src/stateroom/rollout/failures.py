@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from stateroom.agent import Outcome, Workspace, WrappedWorkspace
@@ -39,10 +38,8 @@ class ToolFailures:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._file.__exit__(None, None, None)
 
     def __bool__(self) -> bool:
         return bool(self.counts)

@@ -131,6 +131,23 @@ class RunFiles:
         return {name: str(path) for name, path in named.items() if path.exists()}
 
 
+@dataclass(frozen=True)
+class TreeFiles(RunFiles):
+    """Where a run that branches writes."""
+
+    @property
+    def tree(self) -> Path:
+        """The nodes of all trees, each after its parent."""
+        return self._beside("_tree.jsonl")
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        return (self.tree, *super().all)
+
+    def as_dict(self) -> dict[str, str]:
+        return super().as_dict() | ({"tree": str(self.tree)} if self.tree.exists() else {})
+
+
 def ensure_new(path: Path) -> None:
     """Raise `CannotWrite` if there is a file."""
     if path.exists():

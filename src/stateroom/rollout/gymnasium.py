@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any
 
 from msgspec import Raw
 
 from stateroom.agent import AgentLog, Outcome
-from stateroom.errors import BadVerdict
 from stateroom.model import Item, function_call, message, response_object
-from stateroom.rollout.client import ServerConnection
+from stateroom.rollout.client import ServerConnection, Verbatim, checked_reward
 from stateroom.rollout.rows import Row, given_row
 from stateroom.session import AgentInMemory, Lifecycle, Result, Verdict
 
@@ -65,7 +63,7 @@ class GymnasiumSession:
         outputs = info.get("tool_outputs") if isinstance(info, dict) else None
         said = [each["output"] for each in outputs or () if isinstance(each, dict) and "output" in each]
         texts = [each if isinstance(each, str) else json.dumps(each) for each in (*said, _observed(stepped) or "")]
-        return _Text("\n\n".join(filter(None, texts)))
+        return Verbatim(Raw("\n\n".join(filter(None, texts)).encode()))
 
     async def verify(self, response: Any = None) -> Verdict:
         return Verdict(self._reward)
@@ -78,24 +76,10 @@ class GymnasiumSession:
         repeatable = self._repeatable and step_id is not None
         body = {**self._row, "response": response, **({STEP_ID: step_id} if repeatable else {})}
         reply = await self._connection.post("/step", body, {}, repeatable=repeatable)
-        if reply.status != 200:
-            raise reply.failure("step")
-        stepped = reply.content
-        reward = stepped.get("reward", 0.0)
-        if type(reward) not in (int, float) or not isfinite(reward):
-            raise BadVerdict(f"the reward in the server's reply to step is not a number: {json.dumps(reward):.100}")
-        self._reward += reward
+        stepped = reply.expect("step")
+        self._reward += checked_reward(stepped.get("reward", 0.0), "step")
         self._over = bool(stepped.get("terminated") or stepped.get("truncated"))
         return stepped
-
-
-class _Text:
-    """The output of a call, as the model reads it."""
-
-    code: str | None = None
-
-    def __init__(self, text: str) -> None:
-        self.content = Raw(text.encode())
 
 
 def _observed(reply: Row) -> str | None:

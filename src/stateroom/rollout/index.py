@@ -54,22 +54,22 @@ NODE = "_stateroom_node"
 INDEXED = ("rollouts", "failures", "tool_failures", "inputs")
 """The files of a run that are indexed, in this order."""
 
-FIRST_BATCH, BATCH = 2 << 20, 8 << 20
+FIRST_BATCH_BYTES, BATCH_BYTES = 2 << 20, 8 << 20
 """Bytes that are indexed at once. The first batch of a file is small, so that there are rows to show soon."""
 
-KEPT = 8 << 20
+MIN_BYTES_KEPT = 8 << 20
 """Bytes of a rollouts file from which its index is kept beside it; that of a smaller one is made in a moment."""
 
-EDGE = 4096
+EDGE_BYTES = 4096
 """Bytes at the start and at the end of the indexed part by which a file is recognised."""
 
-CHECKED = 64
+ROWS_COMPARED = 64
 """Rows of each file that are compared with the file when an index is opened."""
 
-PAGE = 1000
+ROWS_PER_FETCH = 1000
 """Rows of an answer that are in memory at a time."""
 
-WAIT = 30.0
+LOCK_TIMEOUT_SECONDS = 30.0
 """Seconds to wait for another process that writes the same index."""
 
 VERSION = 3
@@ -110,7 +110,7 @@ NO_REWARD = "SELECT count(*), min(line) FROM rows WHERE file = 'rollouts' AND fa
 INSERT = f"""INSERT INTO rows VALUES ({", ".join("?" * 23)},
     ? IS NULL AND EXISTS (SELECT 1 FROM rows WHERE file = ? AND task = ? AND rollout = ?), ?)"""
 
-LINES = 1 << 40
+MAX_LINES = 1 << 40
 """Ids that each file has for its lines: those of the rollouts come first."""
 
 
@@ -162,7 +162,7 @@ class RunIndex:
 
     def _fetched(self, cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
         with self._lock:
-            return cursor.fetchmany(PAGE)
+            return cursor.fetchmany(ROWS_PER_FETCH)
 
     def select(self, query: str, given: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """The rows that a query finds."""
@@ -332,7 +332,7 @@ class InputRows(Mapping[Key, Row]):
 def _open(files: RunFiles) -> sqlite3.Connection:
     """The index beside a large file, if it can be written there; else one that is gone with the process."""
     path = files.index
-    large = files.rollouts.exists() and files.rollouts.stat().st_size >= KEPT
+    large = files.rollouts.exists() and files.rollouts.stat().st_size >= MIN_BYTES_KEPT
     is_ours = not path.is_symlink() and (path.is_file() or not path.exists())
     for _ in range(2 if large and is_ours else 0):
         try:
@@ -346,7 +346,7 @@ def _open(files: RunFiles) -> sqlite3.Connection:
 
 def _connect(path: str, files: RunFiles) -> sqlite3.Connection:
     """Open an index, or make a new one; `sqlite3.DatabaseError` if it is not an index of these files."""
-    database = sqlite3.connect(path, timeout=WAIT, isolation_level=None, check_same_thread=False)
+    database = sqlite3.connect(path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         database.execute("PRAGMA trusted_schema = OFF")
         database.execute("PRAGMA synchronous = OFF")  # what a loss of power breaks is made anew
@@ -392,7 +392,7 @@ def _check(database: sqlite3.Connection, files: RunFiles) -> None:
 
 def _compare_rows(database: sqlite3.Connection, name: str, file: BufferedReader, lines: int) -> None:
     """Raise `sqlite3.DatabaseError` if some rows are not as in the file."""
-    for _ in range(CHECKED):
+    for _ in range(ROWS_COMPARED):
         some = _id(name, randrange(max(lines, 0) + 1))
         row = database.execute("SELECT * FROM rows WHERE file = ? AND id >= ? LIMIT 1", (name, some)).fetchone()
         if row is None:
@@ -413,19 +413,19 @@ def _compare_rows(database: sqlite3.Connection, name: str, file: BufferedReader,
 def _mark(file: BufferedReader, offset: int) -> str:
     """Identifies a file and its first bytes up to an offset, by their edges."""
     file.seek(0)
-    digest = blake2b(file.read(min(EDGE, offset)), digest_size=16)
-    file.seek(max(0, offset - EDGE))
-    digest.update(file.read(min(EDGE, offset)))
+    digest = blake2b(file.read(min(EDGE_BYTES, offset)), digest_size=16)
+    file.seek(max(0, offset - EDGE_BYTES))
+    digest.update(file.read(min(EDGE_BYTES, offset)))
     return f"{os.fstat(file.fileno()).st_ino}-{digest.hexdigest()}" if offset else ""
 
 
 def _id(name: str, line: int) -> int:
-    return LINES * INDEXED.index(name) + line
+    return MAX_LINES * INDEXED.index(name) + line
 
 
 def _place(identity: int) -> tuple[str, int]:
     """The file and the line of a row."""
-    return INDEXED[identity // LINES], identity % LINES
+    return INDEXED[identity // MAX_LINES], identity % MAX_LINES
 
 
 def _to_insert(row: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -437,7 +437,7 @@ def _to_insert(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _read(file: BufferedReader, name: str, start: Position) -> tuple[list[tuple[Any, ...]], Position]:
     """The rows of the next batch of lines, and the position after them."""
-    size, first = BATCH if start.offset else FIRST_BATCH, _id(name, 0)
+    size, first = BATCH_BYTES if start.offset else FIRST_BATCH_BYTES, _id(name, 0)
     file.seek(start.offset)
     read = file.read(size)
     while len(read) >= size and b"\n" not in read[-size:] and (more := file.read(size)):  # a long line

@@ -8,7 +8,6 @@ from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Generic, TypeVar, overload
 from weakref import finalize
@@ -76,16 +75,14 @@ class LazyMap(LazySequence[T_co], Generic[T, T_co]):
 class SpooledRows(LazySequence[Row]):
     """Rows in a file without a name, which is gone with this object. Of each row, 8 bytes are in memory.
 
-    A row is JSON data, and each time that it is read another copy. `CannotWrite` if there is no space in `folder`.
+    A row is JSON data, and each time that it is read another copy.
     """
 
-    def __init__(self, rows: Iterable[Row] = (), folder: Path | None = None) -> None:
-        self._file = TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 - it is closed with this object
+    def __init__(self) -> None:
+        self._file = TemporaryFile(buffering=0)  # noqa: SIM115 - it is closed with this object
         finalize(self, self._file.close)
         self._ends = array("Q", [0])
         """Where the rows end, after the start of the first."""
-        for row in rows:
-            self.append(row)
 
     def __len__(self) -> int:
         return len(self._ends) - 1

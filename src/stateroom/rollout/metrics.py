@@ -1,14 +1,17 @@
-"""Metrics: what was measured in episodes, aggregated over all of them and by task."""
+"""Metrics: what was measured in episodes, aggregated over all of them, by task, and by repeat.
+
+Names and definitions are those of NeMo Gym, so that its tools read them.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import islice
-from math import comb, fsum, hypot, prod, sqrt
-from statistics import fmean, median, stdev
+from math import atan, comb, cos, fsum, hypot, pi, prod, sin, sqrt
+from statistics import NormalDist, fmean, median, quantiles, stdev
 from typing import Annotated, Any, Self
 
 import msgspec
@@ -16,20 +19,24 @@ from pydantic import with_config
 from typing_extensions import TypedDict
 
 from stateroom.errors import BadData
-from stateroom.rollout.figures import Figures
+from stateroom.rollout.figures import Figures, Groups
 from stateroom.rollout.lazy import LazyMap, plain
-from stateroom.rollout.repeats import across_repeats, repeat_metrics, repeats_of
 from stateroom.rollout.rows import COST, MAX_NUMBER, TOKENS, VERDICT, Row
 
 ALWAYS = VERDICT | {"tool_calls", "truncated", *TOKENS, COST}
 """Fields that are measured, and not given by a task, in any row."""
 
-MOST_EXACT = 1000
+MAX_EXACT_EPISODES = 1000
 """Episodes of one task up to which pass@k is computed with integers."""
 
 SOLVED = 1.0
 """An episode with at least this reward counts as solved."""
 
+CONFIDENCE = 0.95
+"""The share of the means of repeats that lie in their confidence interval."""
+
+MAX_EXACT_FREEDOM = 1000
+"""Degrees of freedom up to which quantiles of the t distribution are exact."""
 
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
@@ -65,7 +72,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 def pass_at_k(n: int, solved: int, k: int) -> float:
     """An unbiased estimate of the chance that one of `k` episodes is solved, from `n` episodes, some of them solved."""
-    if n > MOST_EXACT:  # the exact quotient would take seconds
+    if n > MAX_EXACT_EPISODES:  # the exact quotient would take seconds
         return 1.0 - prod((n - solved - index) / (n - index) for index in range(min(k, n - solved + 1)))
     return 1.0 - comb(n - solved, k) / comb(n, k)
 
@@ -143,20 +150,20 @@ def aggregate_lazily(
     Of a long run, they take far more memory than all that they are computed from.
     """
     figures = _figures(rows, given)
-    repeats = repeats_of(figures)
+    repeats = _repeats_of(figures)
     found = _overall(figures, repeats, solved_threshold)
     return {
         "agent_metrics": found,
         "key_metrics": key_metrics(found),
         "group_level_metrics": LazyMap(partial(_task_metrics, figures), figures.by_task),
-        "repeat_level_metrics": repeat_metrics(figures, repeats),
+        "repeat_level_metrics": _repeat_metrics(figures, repeats),
     }
 
 
 def agent_metrics(rows: Iterable[Mapping[str, Any]], solved_threshold: float = SOLVED) -> dict[str, float]:
     """The metrics over all episodes alone; those of each task take longer."""
     figures = _figures(rows, ())
-    return _overall(figures, repeats_of(figures), solved_threshold)
+    return _overall(figures, _repeats_of(figures), solved_threshold)
 
 
 def concat_runs(runs: Iterable[Iterable[Mapping[str, Any]]]) -> Iterator[Row]:
@@ -186,7 +193,7 @@ def _figures(rows: Iterable[Mapping[str, Any]], given: Container[str]) -> Figure
 def _overall(figures: Figures, repeats: Sequence[Sequence[int]], solved_threshold: float) -> dict[str, float]:
     found = _summaries(figures) | _pass_at(figures, solved_threshold)
     if len(figures):
-        found |= {**across_repeats(figures, repeats), "num_repeats": len(repeats)}
+        found |= {**_across_repeats(figures, repeats), "num_repeats": len(repeats)}
     return found
 
 
@@ -274,3 +281,98 @@ class _Clusters:
         # In any order of the episodes it is the same to the last digit, and no square overflows.
         spread = hypot(*sorted(fsum(value - mean for value in islice(left, size)) for size in sizes))
         return spread * sqrt(len(sizes) / (len(sizes) - 1)) / len(values)
+
+
+# Repeats.
+
+
+def _repeats_of(figures: Figures) -> Groups:
+    """The episodes of each repeat, by its rollout index."""
+    return Groups(figures.rollouts, figures.in_order())
+
+
+def _repeat_metrics(figures: Figures, repeats: Sequence[Sequence[int]]) -> Sequence[dict[str, Any]]:
+    """The metrics of each repeat over its tasks, computed as they are read; none of a single one."""
+    return LazyMap(partial(_repeat, figures), repeats) if len(repeats) > 1 else []
+
+
+def _repeat(figures: Figures, episodes: Sequence[int]) -> dict[str, Any]:
+    counted = _one_per_task(figures, episodes)
+    return {
+        "_ng_rollout_index": figures.rollouts[episodes[0]],
+        "sample_count": len(counted),
+        "missing_count": len(figures.by_task) - len(counted),
+        **{
+            f"{statistic}/{name}": value
+            for name, values in sorted(figures.columns(counted).items())
+            for statistic, value in _statistics(values).items()
+        },
+    }
+
+
+def _one_per_task(figures: Figures, episodes: Sequence[int]) -> list[int]:
+    """The episodes of a repeat without those that another one of the same task follows."""
+    return [*{figures.tasks[episode]: episode for episode in episodes}.values()]
+
+
+def _across_repeats(figures: Figures, repeats: Sequence[Sequence[int]]) -> dict[str, float]:
+    """How the mean of each metric varies from repeat to repeat; none of a single one."""
+    means: dict[str, array[float]] = defaultdict(lambda: array("d"))
+    for episodes in repeats if len(repeats) > 1 else ():
+        for name, values in figures.columns(_one_per_task(figures, episodes)).items():
+            means[name].append(fmean(values))
+    found: dict[str, float] = {}
+    for name in sorted(means):
+        summary = _statistics(means[name])
+        summary["se"] = summary.pop("sem")
+        found |= {
+            f"{stat}_across_repeats/mean/{name}": value for stat, value in summary.items() if stat not in ("p25", "p75")
+        }
+    return found
+
+
+def _statistics(values: Sequence[float]) -> dict[str, float]:
+    """The statistics of some values, and the confidence interval of their mean if they are several."""
+    values = [*values]  # each number of an array is made anew when it is read
+    several = len(values) > 1
+    mean, deviation = fmean(values), stdev(values) if several else 0.0
+    error = deviation / sqrt(len(values))
+    first, _, third = quantiles(values, method="inclusive") if several else (values[0],) * 3
+    found = {
+        "mean": mean,
+        "median": median(values),
+        "std": deviation,
+        "sem": error,
+        "min": min(values),
+        "max": max(values),
+        "p25": first,
+        "p75": third,
+    }
+    if several:
+        margin = error * _t_quantile(len(values) - 1)
+        found |= {"ci_low_95": mean - margin, "ci_high_95": mean + margin}
+    return found
+
+
+@cache
+def _t_quantile(freedom: int) -> float:
+    """The number that bounds the middle 95 % of Student's t distribution with some degrees of freedom."""
+    if freedom > MAX_EXACT_FREEDOM:  # the expansion by Cornish and Fisher is as good
+        z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+        return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    low, high = 0.0, 13.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < CONFIDENCE else (low, middle)
+    return low
+
+
+def _within(t: float, freedom: int) -> float:
+    """The share of Student's t distribution between -t and t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = atan(t / sqrt(freedom))
+    odd = freedom % 2
+    term = total = 0.0 if freedom == 1 else cos(angle) if odd else 1.0
+    for power in range(2 + odd, freedom - 1, 2):
+        term *= cos(angle) ** 2 * (power - 1) / power
+        total += term
+    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from pydantic import AfterValidator, Field
 
-from stateroom.agent import MAX_STEPS, Context
+from stateroom.agent import MAX_STEPS
 from stateroom.environment import Environment, TypedText, make_environment
 from stateroom.errors import BadData, InvalidOption
 from stateroom.model import Exactness, Limiter, Model, ModelLimits, ModelSource, default_model, open_model
@@ -161,11 +161,6 @@ class EpisodeOptions(ModelOptions, EnvironmentOptions):
             "episode (exact) or starts a new segment (split)."
         ),
     ] = None
-
-    @property
-    def context(self) -> Context:
-        """How much of its conversation the model sees."""
-        return Context(self.context_tokens)
 
 
 @options

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from stateroom.agent import Agent, Context, Trajectory
+from stateroom.agent import Agent, Context, Trajectory, request_of
 from stateroom.environment import Environment, variant_of
 from stateroom.errors import BadTask, InvalidOption, needs
-from stateroom.model import Item, ModelSource, input_items, response_object
+from stateroom.model import Item, ModelSource, response_object
 from stateroom.options import takes
 from stateroom.rollout.backend import Backend, local_backend
 from stateroom.rollout.files import RunFiles
@@ -59,7 +59,7 @@ class EpisodePlan:
     def new_agent(self, row: Row, seed: int, max_steps: int | None = None) -> Agent:
         """The agent of an episode."""
         options = self.options
-        asked = {**row.get("responses_create_params", {}), **options.settings}
+        asked = {**request_of(row), **options.settings}
         settings = {name: value for name, value in asked.items() if name not in NOT_SETTINGS}
         return Agent(
             self.model.for_episode(seed, row),
@@ -71,15 +71,9 @@ class EpisodePlan:
             tokens=options.record_tokens,
         )
 
-    def items_of(self, row: Row) -> list[Item]:
-        """The items that an episode's conversation starts with."""
-        return input_items(row.get("responses_create_params", {}).get("input"))
-
     def tools_for(self, row: Row) -> list[Item]:
         """The tools that the model is offered."""
-        return row.get("responses_create_params", {}).get("tools") or (
-            variant_of(self.environment, row).tool_definitions()
-        )
+        return request_of(row).get("tools") or variant_of(self.environment, row).tool_definitions()
 
     def cost_of(self, response: Row) -> Row:
         """What a response has cost, as a field of its row; none without a price."""

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from stateroom.errors import BadTask, NotFound
 from stateroom.rollout.comparison import contents_of, rewards_of
 from stateroom.rollout.metrics import summarise
-from stateroom.rollout.rows import INDICES, Row, given_row
+from stateroom.rollout.rows import Row, task_fields
 from stateroom.rollout.runs import StoredRun
 
 
@@ -51,7 +51,7 @@ class TaskProfile:
         found = self.run.inputs.get((self.task, 0))
         if found is None:
             raise NotFound(f"{self.run.files.inputs} does not have task {self.task}, so it cannot be written")
-        return {name: value for name, value in given_row(found).items() if name not in INDICES}
+        return task_fields(found)
 
 
 def profile_runs(runs: Sequence[StoredRun]) -> list[TaskProfile]:

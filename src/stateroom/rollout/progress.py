@@ -22,10 +22,10 @@ from stateroom.rollout.runner import Report, ResumePlan, run
 BAR_DELAY_SECONDS = 2.0
 """Seconds of work after which progress is shown."""
 
-LINE_EVERY = 5.0
+LINE_SECONDS = 5.0
 """Seconds between two lines where there is no bar."""
 
-REFRESH_EVERY = 0.5
+REFRESH_SECONDS = 0.5
 """Seconds between two updates of a notebook's bar."""
 
 
@@ -128,11 +128,11 @@ class _Display(Protocol):
 
 def _display_of(bar: ProgressBar) -> _Display:
     if (show := _notebook_display(bar)) is not None:
-        return _Repeated(show, REFRESH_EVERY, at_once=True)
+        return _Repeated(show, REFRESH_SECONDS, at_once=True)
     console = Terminal(stderr=True)
     if console.is_terminal:
         return _Terminal(bar, console)
-    return _Repeated(lambda: console.print(bar.line, soft_wrap=True), LINE_EVERY)
+    return _Repeated(lambda: console.print(bar.line, soft_wrap=True), LINE_SECONDS)
 
 
 class _Terminal:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from math import isfinite
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import aiohttp
 from msgspec import Raw
 from yarl import URL
 
-from stateroom.agent import AgentLog, Outcome
+from stateroom.agent import AgentLog, Outcome, request_of
 from stateroom.environment import RESERVED, Environment
 from stateroom.errors import BadTask, BadVerdict, JudgeFailed, NotFound, ServerFailed, ServerUnavailable
 from stateroom.rollout.backend import EpisodeSession
-from stateroom.rollout.client import AdminClient, ServerConnection, ServerReply, bearer, find_admin_api, is_stateless
+from stateroom.rollout.client import (
+    AdminClient,
+    ServerConnection,
+    ServerReply,
+    Verbatim,
+    bearer,
+    checked_reward,
+    find_admin_api,
+    is_stateless,
+)
 from stateroom.rollout.gymnasium import GymnasiumSession
 from stateroom.rollout.rows import SESSION, Row, given_row
 from stateroom.rollout.tasks import RemoteEnvironment
@@ -27,10 +34,10 @@ from stateroom.session import AgentInMemory, Code, Result, Verdict
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT = 60.0
+TIMEOUT_SECONDS = 60.0
 """Seconds that a request may take."""
 
-KEEPALIVE = 4.0
+KEEPALIVE_SECONDS = 4.0
 """Seconds that an idle connection is kept: fewer than servers keep theirs, so that no dead one is used."""
 
 FOR_THE_MODEL = frozenset(get_args(Code))
@@ -43,14 +50,6 @@ SESSION_ID = "resources_session_id"
 """A seed request with this field gets the same session each time. It is not sent, as each episode needs its own."""
 
 _NAME = re.compile(r"[\w-]+")
-
-
-class Verbatim(NamedTuple):
-    """A server's reply to a call, as the model reads it: byte for byte."""
-
-    content: Raw
-    code: str | None = None
-    """Why the call failed, if the server tells."""
 
 
 class RemoteSession:
@@ -107,20 +106,20 @@ class RemoteSession:
         if not (self.is_stateroom and self.seeded.get("instructs") is True):
             return ""
         reply = await self._connection.get("/instructions")
-        found = reply.content.get("instructions") if reply.status == 200 else None
-        if not isinstance(found, str):
+        instructions = reply.expect("instructions").get("instructions")
+        if not isinstance(instructions, str):
             raise reply.failure("instructions")
-        return found
+        return instructions
 
     async def reply(self, message: str, *, call_id: str) -> str | None:
         if not self.replies:
             return None
         headers = {"Idempotency-Key": call_id}
         reply = await self._connection.post("/reply", {"message": message}, headers, repeatable=True)
-        found = reply.content.get("reply", ...) if reply.status == 200 else ...
-        if not isinstance(found, str | None):
+        said = reply.expect("reply").get("reply", ...)
+        if not isinstance(said, str | None):
             raise reply.failure("reply")
-        return found
+        return said
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
         if name not in self._tools:  # the model may not reach a server's other endpoints
@@ -143,17 +142,14 @@ class RemoteSession:
         reply = await self._connection.post("/verify", sent, headers, repeatable=self.is_stateroom)
         if reply.error.get("code") == "judge_failed":
             raise JudgeFailed(reply.error.get("message") or reply.text)
-        if reply.status != 200:
-            raise reply.failure("verify")
-        found = _added(sent, reply)
-        if "reward" not in found:
+        reply.expect("verify")
+        details = _added(sent, reply)
+        if "reward" not in details:
             raise BadVerdict(f"the server's reply to verify has no reward: {reply.text:.100}")
-        reward = found.pop("reward")
-        if type(reward) not in (int, float) or not isfinite(reward):
-            raise BadVerdict(f"the reward in the server's reply to verify is not a number: {json.dumps(reward):.100}")
-        components = found.pop("reward_components") if isinstance(found.get("reward_components"), dict) else {}
-        reason = found.pop("reason") if isinstance(found.get("reason"), str) else ""
-        return Verdict(reward, components, reason=reason, details=found)
+        reward = checked_reward(details.pop("reward"), "verify")
+        components = details.pop("reward_components") if isinstance(details.get("reward_components"), dict) else {}
+        reason = details.pop("reason") if isinstance(details.get("reason"), str) else ""
+        return Verdict(reward, components, reason=reason, details=details)
 
     async def close(self) -> None:
         """Close the session. If that fails, the session expires, and the verdict is as good."""
@@ -219,9 +215,7 @@ class RemoteBackend:
     async def _reset(self, row: Row) -> GymnasiumSession:
         connection = ServerConnection(self._client, self._root)
         reply = await connection.post("/reset", given_row(row), {}, repeatable=True)
-        if reply.status != 200:
-            raise reply.failure("reset")
-        return GymnasiumSession(connection, row, reply.content, self.lifecycle)
+        return GymnasiumSession(connection, row, reply.expect("reset"), self.lifecycle)
 
     async def _seed(self, row: Row, *, seed: int, began: float) -> RemoteSession:
         connection = ServerConnection(self._client, self._root)
@@ -231,10 +225,8 @@ class RemoteBackend:
         task = {name: value for name, value in given_row(row).items() if name != SESSION_ID}
         # Safe to repeat on any server: a session of an earlier attempt is not used, and expires.
         reply = await connection.post("/seed_session", task, headers, repeatable=True)
-        if reply.status != 200:
-            raise reply.failure("seed_session")
         restart = partial(self._seed, row, seed=seed, began=began)
-        return RemoteSession(self, connection, reply.content, row, restart)
+        return RemoteSession(self, connection, reply.expect("seed_session"), row, restart)
 
     async def find(self, row: Row, *, seed: int, began: float) -> EpisodeSession | None:
         if self.is_gymnasium:
@@ -263,7 +255,7 @@ class RemoteBackend:
         """The tools that can be called: the environment's or, if it is not known here, those in the row."""
         if self._tools:
             return {*self._tools}
-        offered = row.get("responses_create_params", {}).get("tools") or []
+        offered = request_of(row).get("tools") or []
         names = {tool["name"] for tool in offered if isinstance(tool.get("name"), str)}
         return {name for name in names if _NAME.fullmatch(name) and name not in RESERVED}
 
@@ -307,14 +299,14 @@ async def remote_backend(
     connections: int,
     *,
     rows: Iterable[Row] = (),
-    timeout: float = TIMEOUT,
+    timeout: float = TIMEOUT_SECONDS,
     forks: bool = False,
     api_key: str | None = None,
     admin_token: str | None = None,
 ) -> AsyncIterator[RemoteBackend]:
     """The server at a URL, if there is one, for episodes of some rows; with `forks`, it must also fork sessions."""
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=KEEPALIVE),
+        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=KEEPALIVE_SECONDS),
         cookie_jar=aiohttp.DummyCookieJar(),  # each episode has its own cookies
         timeout=aiohttp.ClientTimeout(total=timeout),
     ) as client:

@@ -9,21 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from stateroom.agent import call_tool, output_text
+from stateroom.agent import call_tool, output_text, task_items
 from stateroom.environment import Environment, StoreSessions
-from stateroom.errors import (
-    BadTask,
-    EnvironmentFailed,
-    SessionError,
-    StateroomError,
-    StoreUnavailable,
-    UnknownSession,
-)
+from stateroom.errors import BadTask, EnvironmentFailed, SessionError, StateroomError, StoreUnavailable, UnknownSession
 from stateroom.jsonl import read_lines
-from stateroom.model import input_items, text_of
+from stateroom.model import text_of
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.index import RunIndex
-from stateroom.rollout.rows import EDITED, INDICES, PARENT, SESSION, Key, Row, given_row, key_of, parse_row, task_of
+from stateroom.rollout.rows import EDITED, INDICES, PARENT, SESSION, Key, Row, key_of, parse_row, task_fields, task_of
 from stateroom.rollout.tasks import read_tasks
 from stateroom.session import (
     COPIED,
@@ -485,7 +478,7 @@ def find_inputs(rollouts: Path, environment: Environment[Any, Any], tasks: Path 
         return RunIndex.of(RunFiles(rollouts), "inputs").inputs
     by_prompt: dict[Prompt, Row] = {}
     for read in read_tasks(tasks, environment):
-        task = {name: value for name, value in given_row(read).items() if name not in INDICES}
+        task = task_fields(read)
         if by_prompt.setdefault(_prompt(task), task) != task:
             raise BadTask(f"{tasks} has several tasks with the same prompt: rollouts do not tell which is theirs")
     found: dict[Key, Row] = {}
@@ -498,5 +491,4 @@ def find_inputs(rollouts: Path, environment: Environment[Any, Any], tasks: Path 
 
 
 def _prompt(row: Row) -> Prompt:
-    items = input_items(row.get("responses_create_params", {}).get("input"))
-    return tuple((item.get("role"), text_of(item)) for item in items)
+    return tuple((item.get("role"), text_of(item)) for item in task_items(row))

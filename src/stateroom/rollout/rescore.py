@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -41,7 +42,7 @@ from stateroom.rollout.rows import (
     verdict_fields,
 )
 from stateroom.rollout.runner import run_all
-from stateroom.rollout.scorer import FirstScorer, Scored, StoredScorer, open_scorer
+from stateroom.rollout.scorer import FirstScorer, RowVerdict, StoredScorer, open_scorer
 from stateroom.rollout.search import ANSWERS, Search
 from stateroom.session import contained
 from stateroom.store import Store
@@ -155,7 +156,9 @@ async def rescore_rollouts(
                 try:
                     with contained:
                         row = parse_row(line, number)
-                        _ensure_unique(row, seen)
+                        if key_of(row) in seen:
+                            raise BadTask("an episode of the same task and rollout index was there before")
+                        seen.add(key_of(row))
                         if digest not in done:
                             scored.write(quick_line_of(_rescored_row(row, await scorer.score(row), digest)))
                 except (StoreUnavailable, CannotWrite):
@@ -206,14 +209,7 @@ def _ensure_exists(rollouts: Path) -> None:
         raise NotFound(f"there is no rollouts file {rollouts}")
 
 
-def _ensure_unique(row: Row, seen: set[Key]) -> None:
-    key = key_of(row)
-    if key in seen:
-        raise BadTask("an episode of the same task and rollout index was there before")
-    seen.add(key)
-
-
-def _rescored_row(row: Row, scored: Scored, digest: str) -> Row:
+def _rescored_row(row: Row, scored: RowVerdict, digest: str) -> Row:
     """A row with a new verdict in place of the old one."""
     fields = _checked_fields(scored)
     others = {name: value for name, value in row.items() if name not in scored.old and name != EDITED}
@@ -222,14 +218,14 @@ def _rescored_row(row: Row, scored: Scored, digest: str) -> Row:
     return {**others, **uncovered, **fields, **_runners_fields(row, scored), REVERIFIED: change}
 
 
-def _checked_fields(scored: Scored) -> Row:
+def _checked_fields(scored: RowVerdict) -> Row:
     """The fields of a new verdict; `TypeError` if they are not JSON data."""
     fields = verdict_fields(scored.verdict)
     json.dumps(fields)
     return fields
 
 
-def _runners_fields(row: Row, scored: Scored) -> Row:
+def _runners_fields(row: Row, scored: RowVerdict) -> Row:
     found = {name: row[name] for name in row if name in RUNNERS_FIELDS or name.startswith(RUNNERS_PREFIXES)}
     found.pop(EDITED, None)  # of the state that was scored before
     return {**found, EDITED: True} if scored.edited else found
@@ -302,66 +298,62 @@ async def score_failures(
     """
     _ensure_exists(files.rollouts)
     _ensure_store(environment, store)
-    with files.lock():
-        return await _score_failures(environment, files, store, solved_threshold, concurrency, on_row)
-
-
-async def _score_failures(
-    environment: Environment[Any, Any],
-    files: RunFiles,
-    store: Store | None,
-    solved_threshold: float | None,
-    concurrency: int,
-    on_row: Callable[[], None],
-) -> RescoreReport:
-    repair(files.rollouts)
     report = RescoreReport(changed_arguments=changed_arguments(environment, files))
-    index = RunIndex.of(files)
-    index.ensure_whole("inputs", "rollouts")
-    waiting, inputs, rows = unscored_rows(files), index.inputs, list[Row]()
-    for key in [*waiting]:  # an interruption kept some in both files
-        for (reward,) in index.select(f"SELECT reward FROM {ANSWERS} AND task = ? AND rollout = ?", key):
-            del waiting[key]
-            rows.append({**dict(zip(INDICES, key, strict=True)), "reward": reward})
-            report.resumed += 1
-    async with open_scorer(environment, lambda: inputs, store, partial(FirstScorer, inputs=inputs)) as scorer:
-        with Appender(files.rollouts) as rollouts:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(files.lock())
+        repair(files.rollouts)
+        index = RunIndex.of(files)
+        index.ensure_whole("inputs", "rollouts")
+        waiting, inputs, rows = unscored_rows(files), index.inputs, list[Row]()
+        for key in [*waiting]:  # an interruption kept some in both files
+            for (reward,) in index.select(f"SELECT reward FROM {ANSWERS} AND task = ? AND rollout = ?", key):
+                del waiting[key]
+                rows.append({**dict(zip(INDICES, key, strict=True)), "reward": reward})
+                report.resumed += 1
+        first_scorer = open_scorer(environment, lambda: inputs, store, partial(FirstScorer, inputs=inputs))
+        scorer = await stack.enter_async_context(first_scorer)
+        rollouts = stack.enter_context(Appender(files.rollouts))
 
-            async def score(row: Row) -> None:
-                try:
-                    with contained:
-                        _ensure_unscored(row)
-                        done = _scored_row(row, await scorer.score(row))
-                        rollouts.write(line_of(done))
-                        rows.append(done)
-                        report.edited += bool(done.get(EDITED))
-                except (StoreUnavailable, CannotWrite):
-                    raise  # not the row's fault
-                except Exception as error:  # noqa: BLE001 - the author's code may raise anything
-                    report.refuse(row, error)
-                on_row()
+        async def score(row: Row) -> None:
+            try:
+                with contained:
+                    if "reward" in row:
+                        again = "run the same reverify command again"
+                        raise BadTask(f"the episode has a reward, and rescoring it failed: {again}")
+                    done = _scored_row(row, await scorer.score(row))
+                    rollouts.write(line_of(done))
+                    rows.append(done)
+                    report.edited += bool(done.get(EDITED))
+            except (StoreUnavailable, CannotWrite):
+                raise  # not the row's fault
+            except Exception as error:  # noqa: BLE001 - the author's code may raise anything
+                report.refuse(row, error)
+            on_row()
 
-            await run_all(waiting.values(), concurrency, score)
-    if solved_threshold is None:
-        described = RunDescription.read(files)
-        solved_threshold = SOLVED if described is None else described.solved_threshold
-    report.rows = rows
-    report.metrics = aggregate_lazily(Search(RunIndex.of(files)).measured(), solved_threshold)
-    if rows:
-        _remove_scored(files.failures, {key_of(row) for row in rows})
-        files.write_metrics(_agent(files), report.metrics)
+        await run_all(waiting.values(), concurrency, score)
+        if solved_threshold is None:
+            described = RunDescription.read(files)
+            solved_threshold = SOLVED if described is None else described.solved_threshold
+        report.rows = rows
+        report.metrics = aggregate_lazily(Search(RunIndex.of(files)).measured(), solved_threshold)
+        if rows:
+            _remove_scored(files.failures, {key_of(row) for row in rows})
+            files.write_metrics(_agent(files), report.metrics)
     return report
 
 
 def unscored_rows(files: RunFiles) -> dict[Key, Row]:
     """The episodes in the failures file that lack nothing but a verdict; the last row of each episode counts."""
-    found = (row for _, row in _failures(files.failures) if _is_unscored(row))
-    return {key_of(row): {name: value for name, value in row.items() if name not in FAILURE} for row in found}
+    return {
+        key_of(row): {name: value for name, value in row.items() if name not in FAILURE}
+        for _, row in _failures(files.failures)
+        if _lacks_a_verdict(row)
+    }
 
 
 def _remove_scored(path: Path, scored: set[Key]) -> None:
     """Remove the episodes from the failures file that have a verdict now."""
-    left = [line for line, row in _failures(path) if not (_is_unscored(row) and key_of(row) in scored)]
+    left = [line for line, row in _failures(path) if not (_lacks_a_verdict(row) and key_of(row) in scored)]
     if left:
         replace_lines(path, (line + b"\n" for line in left))
     else:
@@ -377,16 +369,11 @@ def _failures(path: Path) -> Iterator[tuple[bytes, Row]]:
             yield line, {}
 
 
-def _is_unscored(row: Row) -> bool:
+def _lacks_a_verdict(row: Row) -> bool:
     return row.get("_ng_failure_class") == "judge"
 
 
-def _ensure_unscored(row: Row) -> None:
-    if "reward" in row:
-        raise BadTask("the episode has a reward, and rescoring it failed: run the same reverify command again")
-
-
-def _scored_row(row: Row, scored: Scored) -> Row:
+def _scored_row(row: Row, scored: RowVerdict) -> Row:
     """The row that the run would have written with this verdict."""
     fields = _checked_fields(scored)
     return {**scored.task, **fields, **response_fields(row.get("response")), **_runners_fields(row, scored)}

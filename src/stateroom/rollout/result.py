@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Any
 from weakref import finalize
 
+from stateroom.agent import task_items
 from stateroom.environment import SyncSessions, variant_of
 from stateroom.errors import MissingPackage, NotFound
 from stateroom.model import Item
@@ -64,7 +65,7 @@ class EpisodeResult:
     @property
     def conversation(self) -> list[Item]:
         """The items of the conversation: what the model was asked, and its response."""
-        return [*self._run.plan.items_of(self.row), *self.response.get("output", ())]
+        return [*task_items(self.row), *self.response.get("output", ())]
 
     @property
     def session(self) -> Any:

@@ -183,6 +183,11 @@ def given_row(row: Row) -> Row:
     return {name: value for name, value in row.items() if name not in (SESSION, PARENT)}
 
 
+def task_fields(row: Row) -> Row:
+    """What a row says of its task: without the indices and the sessions of an episode."""
+    return {name: value for name, value in given_row(row).items() if name not in INDICES}
+
+
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:
     """What a verdict adds to the row: details and metrics at the top level, the reward and its components."""
     fields: dict[str, Any] = {**verdict.details}

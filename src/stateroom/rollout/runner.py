@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 from stateroom.errors import InvalidOption, NotFound
 from stateroom.jsonl import Appender, repair, replace_lines
 from stateroom.rollout.description import described, ensure_same_run
-from stateroom.rollout.engines import Finished, ToolFailed, WorkerPool, open_engine
+from stateroom.rollout.engines import Finished, ToolFailed, WorkerPool
 from stateroom.rollout.failures import ToolFailures
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.index import INPUTS, RunIndex
@@ -151,14 +152,15 @@ async def run(
         started = perf_counter()
         tool_failures = stack.enter_context(ToolFailures(plan.files.tool_failures))
         report = Report(left.episodes, tool_failures, left.failed, done=left.done, earlier=left.done, cost=left.cost)
-        workers = await stack.enter_async_context(WorkerPool(open_engine(plan)))
+        workers = await stack.enter_async_context(WorkerPool(plan))
         if not resumes:
             plan.files.begin(plan.inputs())
             stack.enter_context(plan.files.lock())
         stack.enter_context(described(plan, left.tasks, left.episodes))
         rollouts = stack.enter_context(Appender(plan.files.rollouts))
         failures = stack.enter_context(Appender(plan.files.failures))
-        collect, most = _Collector(report, rollouts, failures, on_episode).collect, plan.options.max_cost
+        collect = partial(_collect, report=report, rollouts=rollouts, failures=failures, on_episode=on_episode)
+        most = plan.options.max_cost
         may_start = None if most is None else lambda: report.cost < most
         await workers.run(left.rows, collect, resumes=plan.options.resume, may_start=may_start)
         report.not_started = report.episodes - report.done - report.failed - len(report.waiting)
@@ -192,31 +194,26 @@ async def run_all(jobs: Iterable[T], workers: int, do: Callable[[T], Awaitable[N
         raise error.exceptions[0] from None
 
 
-class _Collector:
-    """Writes what workers tell to the files of a run, and counts it in its report."""
-
-    def __init__(
-        self, report: Report, rollouts: Appender, failures: Appender, on_episode: Callable[[Finished], None]
-    ) -> None:
-        self._report = report
-        self._rollouts = rollouts
-        self._failures = failures
-        self._on_episode = on_episode
-
-    def collect(self, message: Finished | ToolFailed) -> None:
-        report = self._report
-        if not isinstance(message, Finished):
-            report.tool_failures.add(message.failure)
-            return
-        report.cost += message.cost
-        if message.waits_in is not None:
-            report.waiting.append(message.waits_in)
-        elif message.error is not None:
-            self._failures.write(message.line)
-            report.failed += 1
-            report.transient += message.transient
-            report.first_error = report.first_error or message.error
-        else:
-            self._rollouts.write(message.line)
-            report.done += 1
-        self._on_episode(message)
+def _collect(
+    message: Finished | ToolFailed,
+    report: Report,
+    rollouts: Appender,
+    failures: Appender,
+    on_episode: Callable[[Finished], None],
+) -> None:
+    """Write what a worker tells to the files of a run, and count it in its report."""
+    if not isinstance(message, Finished):
+        report.tool_failures.add(message.failure)
+        return
+    report.cost += message.cost
+    if message.waits_in is not None:
+        report.waiting.append(message.waits_in)
+    elif message.error is not None:
+        failures.write(message.line)
+        report.failed += 1
+        report.transient += message.transient
+        report.first_error = report.first_error or message.error
+    else:
+        rollouts.write(message.line)
+        report.done += 1
+    on_episode(message)

@@ -38,7 +38,7 @@ class StoredEpisode:
         self.row = row
         self.where = where
         """Its file and line."""
-        self.task, self.rollout = key_of(row)
+        self.key = self.task, self.rollout = key_of(row)
         self.session: str | None = row.get(SESSION)
         self.failed = "_ng_failure_class" in row
         """Whether it has no reward because something broke down; `row["error"]` says what."""
@@ -184,18 +184,22 @@ class StoredRun:
         seen: set[Key] = set()
         for path in (self.files.rollouts, self.files.failures):
             for where, row in _rows(path, check_episode):
-                key = key_of(row)
-                if (keys is None or key in keys) and (key not in seen or NODE in row):
-                    seen.add(key)
-                    yield StoredEpisode(row, where)
+                episode = StoredEpisode(row, where)
+                if (keys is None or episode.key in keys) and (episode.key not in seen or NODE in row):
+                    seen.add(episode.key)
+                    yield episode
 
     def tasks(self) -> Iterator[tuple[str, Row]]:
         """The tasks as they were given, by the inputs of their first episodes, each with its file and line."""
         return ((where, row) for where, row in _rows(self.files.inputs, check_given) if key_of(row)[1] == 0)
 
+    def finished(self) -> Iterator[StoredEpisode]:
+        """The episodes with a reward, in the order of their end."""
+        return (episode for episode in self.episodes() if not episode.failed)
+
     def answers(self) -> Iterator[StoredEpisode]:
         """The episodes that count: of a tree, only the one that is its answer."""
-        return (each for each in self.episodes() if each.row.get(CHOSEN, True) and not each.failed)
+        return (episode for episode in self.finished() if episode.row.get(CHOSEN, True))
 
     @property
     def branches(self) -> bool:

@@ -25,7 +25,7 @@ from stateroom.session import Progress, Rescorer, Verdict
 from stateroom.store import Store, open_store
 
 
-class Scored(NamedTuple):
+class RowVerdict(NamedTuple):
     """A new verdict on a row."""
 
     verdict: Verdict
@@ -42,7 +42,7 @@ class Scored(NamedTuple):
 class Scorer(Protocol):
     """Gives rows their verdicts."""
 
-    async def score(self, row: Row) -> Scored:
+    async def score(self, row: Row) -> RowVerdict:
         """The verdict on a row; raises if what the verifier needs is not there."""
 
     async def stop(self) -> None:
@@ -59,59 +59,57 @@ class StoredScorer:
         self._rescorers: dict[int, Rescorer] = {}
         """By the variant of the environment."""
 
-    async def score(self, row: Row) -> Scored:
+    async def score(self, row: Row) -> RowVerdict:
         variant = variant_of(self._environment, row)
         rescorer = self._rescorers.setdefault(id(variant), Rescorer(variant, self._store))
         rescored = await rescorer.judge(_session_of(row), row.get("response"), at=self._at)
         known = VERDICT if rescored.before is None else frozenset(verdict_fields(rescored.before))
         old = rescored_fields(row) or known
-        return Scored(rescored.verdict, rescored.revision, rescored.row, old, rescored.edited)
+        return RowVerdict(rescored.verdict, rescored.revision, rescored.row, old, rescored.edited)
 
     async def stop(self) -> None:
         for rescorer in self._rescorers.values():
             await rescorer.stop()
 
 
-class FirstScorer:
-    """Gives stored sessions their first verdict, as their run would have: recorded, and the session closed.
-
-    A session that has its verdict, from a process that was killed before it wrote the row, is not scored twice.
-    """
+class _SessionScorer:
+    """Scores rows in sessions of a store. `inputs` are the rows before they had a verdict."""
 
     def __init__(self, environment: Environment[Any, Any], store: Store, inputs: Mapping[Key, Row]) -> None:
         self._environment = environment
         self._sessions = StoreSessions(store)
         self._inputs = inputs
-
-    async def score(self, row: Row) -> Scored:
-        sessions = self._sessions.of(self._environment, row)
-        session = await sessions.open(_session_of(row), include_closed=True)
-        verdict = await session.verify(row.get("response"))
-        await session.close()
-        return Scored(verdict, session.revision, task_of(row, self._inputs), frozenset(), session.edited)
 
     async def stop(self) -> None:
         await self._sessions.stop()
 
 
-class RowScorer:
-    """Scores rows from their responses alone: without a state, a row has all that its verifier saw.
+class FirstScorer(_SessionScorer):
+    """Gives stored sessions their first verdict, as their run would have: recorded, and the session closed.
 
-    `inputs` are the rows before they had a verdict. Without them, details of the old verdict cannot be told from fields
-    of the task.
+    A session that has its verdict, from a process that was killed before it wrote the row, is not scored twice.
     """
 
-    def __init__(self, environment: Environment[Any, Any], store: Store, inputs: Mapping[Key, Row]) -> None:
-        self._environment = environment
-        self._sessions = StoreSessions(store)
-        self._inputs = inputs
+    async def score(self, row: Row) -> RowVerdict:
+        sessions = self._sessions.of(self._environment, row)
+        session = await sessions.open(_session_of(row), include_closed=True)
+        verdict = await session.verify(row.get("response"))
+        await session.close()
+        return RowVerdict(verdict, session.revision, task_of(row, self._inputs), frozenset(), session.edited)
+
+
+class RowScorer(_SessionScorer):
+    """Scores rows from their responses alone: without a state, a row has all that its verifier saw.
+
+    Without `inputs`, details of the old verdict cannot be told from fields of the task.
+    """
 
     def has_looked_back(self, row: Row) -> bool:
         """Whether the verifier has asked for the path of an episode, which is empty here."""
         sessions = self._sessions.of(self._environment, row)
         return sessions.environment.verify_function.function in sessions.runtime.runner.look_back
 
-    async def score(self, row: Row) -> Scored:
+    async def score(self, row: Row) -> RowVerdict:
         sessions = self._sessions.of(self._environment, row)
         verifier = sessions.environment.verify_function
         if unrecorded := (verifier.needs & UNRECORDED) | verifier.resources:
@@ -122,10 +120,7 @@ class RowScorer:
             raise BadTask(f"verify asks for session: the row has no {SESSION}")
         task = sessions.environment.parse_task(task_of(row, self._inputs))
         episode = sessions.stateless(str(session), Progress(0, 0.0), task)
-        return _scored(await episode.verify(row.get("response")), row, self._inputs)
-
-    async def stop(self) -> None:
-        await self._sessions.stop()
+        return _row_verdict(await episode.verify(row.get("response")), row, self._inputs)
 
 
 class ReplayScorer:
@@ -141,7 +136,7 @@ class ReplayScorer:
         self._stack = AsyncExitStack()
         self._replayer_of: Callable[[Row], Replayer] | None = None
 
-    async def score(self, row: Row) -> Scored:
+    async def score(self, row: Row) -> RowVerdict:
         if reads_only_the_response(self._environment) and not self._rows.has_looked_back(row):
             with suppress(DefinitionError):  # it asks for states of the session
                 scored = await self._rows.score(row)
@@ -150,7 +145,7 @@ class ReplayScorer:
         if self._replayer_of is None:
             opened = open_replayers(self._environment, lenient=False, reads="check")
             self._replayer_of = await self._stack.enter_async_context(opened)
-        return _scored(await self._replayer_of(row).verdict(row, self._inputs), row, self._inputs)
+        return _row_verdict(await self._replayer_of(row).verdict(row, self._inputs), row, self._inputs)
 
     async def stop(self) -> None:
         await self._rows.stop()
@@ -162,11 +157,11 @@ def reads_only_the_response(environment: Environment[Any, Any]) -> bool:
     return environment.verify_function.needs <= {"episode"}
 
 
-def _scored(verdict: Verdict, row: Row, inputs: Mapping[Key, Row]) -> Scored:
+def _row_verdict(verdict: Verdict, row: Row, inputs: Mapping[Key, Row]) -> RowVerdict:
     """A new verdict on a row, by what is known of the row before it had any."""
     given = inputs.get(key_of(row))
     old = rescored_fields(row) or (VERDICT if given is None else changed_fields(given, row))
-    return Scored(verdict, None, task_of(row, inputs), old, bool(row.get(EDITED)))
+    return RowVerdict(verdict, None, task_of(row, inputs), old, bool(row.get(EDITED)))
 
 
 @asynccontextmanager

@@ -32,7 +32,7 @@ ANSWERS = "rows WHERE file = 'rollouts' AND NOT again AND chosen AND failure IS 
 
 MEASURED = "task, rollout, session, rescored, numbers"
 
-BINS = 20
+MAX_BARS = 20
 """Bars of a histogram."""
 
 
@@ -132,8 +132,7 @@ class Search:
 
     def inputs(self) -> int:
         """The number of episodes that the run has."""
-        [(count,)] = self._select("SELECT count(*) FROM rows WHERE file = 'inputs' AND NOT again")
-        return count  # type: ignore[no-any-return]
+        return len(self.index.inputs)
 
     def failed(self) -> int:
         """The number of episodes that failed; of trees, of branches, and of tasks in which none began."""
@@ -169,7 +168,7 @@ class Search:
         if not found:
             return []
         low, high = found[0][0], found[-1][0]
-        inner = sorted({low + (high - low) * place / BINS for place in range(1, BINS)} - {low, high})
+        inner = sorted({low + (high - low) * place / MAX_BARS for place in range(1, MAX_BARS)} - {low, high})
         counts = Counter[int]()
         for reward, count in found:
             counts[bisect_right(inner, reward)] += count

@@ -15,7 +15,7 @@ from stateroom.errors import BadData, BadTask, InvalidArguments, NotFound, needs
 from stateroom.jsonl import line_of, open_regular, parse_object, read_lines
 from stateroom.rollout.rows import Row
 
-BATCH = 1000
+ROWS_PER_BATCH = 1000
 """Rows of a column file that are in memory at a time."""
 
 
@@ -93,7 +93,7 @@ def _parquet(path: Path) -> Iterator[SourceRow]:
     pyarrow = _pyarrow("a Parquet file")
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            yield from _numbered(path, file.iter_batches(BATCH))
+            yield from _numbered(path, file.iter_batches(ROWS_PER_BATCH))
     except pyarrow.ArrowException as error:
         raise BadData(f"{path} is not a Parquet file: {error}") from None
 
@@ -117,7 +117,7 @@ def _batches(path: Path) -> Iterator[Any]:
     try:
         with pyarrow.memory_map(str(path)) as file, pyarrow.ipc.open_stream(file) as stream:
             for batch in stream:
-                yield from (batch.slice(start, BATCH) for start in range(0, batch.num_rows, BATCH))
+                yield from (batch.slice(start, ROWS_PER_BATCH) for start in range(0, batch.num_rows, ROWS_PER_BATCH))
     except (OSError, pyarrow.ArrowException) as error:
         raise BadData(f"{path} is not an Arrow stream: {error}") from None
 

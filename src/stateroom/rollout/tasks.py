@@ -11,10 +11,11 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from stateroom.agent import task_items
 from stateroom.environment import Environment, variant_of
 from stateroom.errors import BadTask, InvalidOption, NotFound
 from stateroom.jsonl import parse_object
-from stateroom.model import input_items, text_of
+from stateroom.model import text_of
 from stateroom.rollout.lazy import SpooledRows
 from stateroom.rollout.rows import Row
 from stateroom.rollout.source import read_source
@@ -97,8 +98,7 @@ def checked_row(given: Any, environment: Environment[Any, Any]) -> Row:
 
 def has_prompt(row: Row) -> bool:
     """Whether a row says what the model is asked."""
-    items = input_items(row.get("responses_create_params", {}).get("input"))
-    return any(text_of(item).strip() for item in items)
+    return any(text_of(item).strip() for item in task_items(row))
 
 
 def _are_items(value: Any) -> bool:

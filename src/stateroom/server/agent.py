@@ -32,11 +32,11 @@ from stateroom.model import Answer, ModelSource, open_model, with_whole_prompts
 from stateroom.rollout import (
     EPOCH,
     SESSION,
-    Ended,
+    EpisodeEnd,
     EpisodeOptions,
     EpisodePlan,
+    EpisodeStart,
     Row,
-    Started,
     agent_ref,
     checked_row,
     given_row,
@@ -172,8 +172,8 @@ class AgentAPI:
             elif name is not None:
                 log = (await stack.enter_async_context(self._transcript(row, name))).agent
 
-            async def start() -> Started:
-                return Started(session, log)
+            async def start() -> EpisodeStart:
+                return EpisodeStart(session, log)
 
             began = perf_counter()
             ended = await run_episode(self.plan, start, {**row, SESSION: session.id})
@@ -184,7 +184,7 @@ class AgentAPI:
                 await self._close(session)
             return _with_whole_prompts(ended.row)
 
-    def _count(self, ended: Ended, seconds: float) -> None:
+    def _count(self, ended: EpisodeEnd, seconds: float) -> None:
         """Count an episode's tokens, and its verdict with the time of the whole."""
         metrics, name = self.served.metrics, self.served.name
         metrics.tokens(name, ((ended.row.get("response") or {}).get("usage")) or {})

@@ -18,7 +18,6 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import isfinite
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -26,7 +25,7 @@ import msgspec
 from stateroom.agent import task_items
 from stateroom.errors import BadData, InvalidOption, ModelFailed, NotFound
 from stateroom.model import Item, Message, chat_tools, template_messages
-from stateroom.rollout import NODE, PARENT, SESSION, Key, Row, StoredEpisode, StoredRun, TreeFiles, read_trees
+from stateroom.rollout import NODE, PARENT, SESSION, Key, Row, StoredEpisode, StoredRun, TreeFiles, key_of, read_trees
 from stateroom.store import open_store
 from stateroom.training.advantages import AdvantageMethod, advantages, with_states
 from stateroom.training.token_sequences import sequences, token_advantages
@@ -64,8 +63,8 @@ async def advantages_of(run: StoredRun, how: AdvantageMethod) -> dict[Key, list[
     if how in ("vine", "tree"):
         if not run.branches:
             raise InvalidOption("how", f"{how} needs trees; grow them with `stateroom branch`")
-        return advantages_in_trees(dict(_trees(run)), _finished(run), how)
-    return await advantages_in_groups([_outline(episode.row) for episode in _finished(run)], how, run.store)
+        return advantages_in_trees(trees_of(run), run.finished(), how)
+    return await advantages_in_groups([_outline(episode.row) for episode in run.finished()], how, run.store)
 
 
 async def advantages_in_groups(rows: Sequence[Row], how: AdvantageMethod, store: str | None) -> dict[Key, list[float]]:
@@ -75,7 +74,7 @@ async def advantages_in_groups(rows: Sequence[Row], how: AdvantageMethod, store:
             raise NotFound("gigpo needs the sessions of the run, and does not know their store")
         async with open_store(store) as opened:
             rows = await with_states(rows, opened)
-    return dict(zip(map(_key, rows), advantages(rows, how), strict=True))
+    return dict(zip(map(key_of, rows), advantages(rows, how), strict=True))
 
 
 def advantages_in_trees(
@@ -92,15 +91,11 @@ def advantages_in_trees(
         place = episode.task, episode.row.get(NODE)
         if place not in paths:
             raise BadData(f"{episode.where}: {NODE}: the tree of task {episode.task} has no such node")
-        by_episode[_key(episode.row)] = paths[place]
+        by_episode[episode.key] = paths[place]
     return by_episode
 
 
 # Episodes.
-
-
-def _finished(run: StoredRun) -> Iterator[StoredEpisode]:
-    return (episode for episode in run.episodes() if not episode.failed)
 
 
 def _outline(row: Row) -> Row:
@@ -112,10 +107,6 @@ def _outline(row: Row) -> Row:
 
 def _output(row: Row) -> list[Item]:
     return row["response"].get("output") or []
-
-
-def _key(row: Row) -> Key:
-    return row["_ng_task_index"], row["_ng_rollout_index"]
 
 
 def _about(row: Row) -> Row:
@@ -153,7 +144,7 @@ def _named(where: str) -> Iterator[None]:
 
 
 def _sft(run: StoredRun, _: Advantages, min_reward: float) -> Iterator[Row]:
-    for episode in _finished(run):
+    for episode in run.finished():
         row = episode.row
         if row["reward"] >= min_reward:
             with _named(episode.where):
@@ -162,7 +153,7 @@ def _sft(run: StoredRun, _: Advantages, min_reward: float) -> Iterator[Row]:
 
 
 def _grpo(run: StoredRun, values: Advantages, _: float) -> Iterator[Row]:
-    for episode in _finished(run):
+    for episode in run.finished():
         with _named(episode.where):
             found = sequences(episode.row)
         for number, sequence in enumerate(found):
@@ -174,12 +165,12 @@ def _grpo(run: StoredRun, values: Advantages, _: float) -> Iterator[Row]:
                 "completion_ids": sequence.ids[completion],
                 "completion_mask": sequence.mask[completion],
                 "logprobs": sequence.log_probs[completion],
-                "advantages": token_advantages(sequence, values[_key(episode.row)])[completion],
+                "advantages": token_advantages(sequence, values[episode.key])[completion],
             }
 
 
 def _jsonl(run: StoredRun, values: Advantages, _: float) -> Iterator[Row]:
-    for episode in _finished(run):
+    for episode in run.finished():
         row = episode.row
         with _named(episode.where):
             has_tokens = any("generation_token_ids" in item for item in _output(row))
@@ -188,7 +179,7 @@ def _jsonl(run: StoredRun, values: Advantages, _: float) -> Iterator[Row]:
                 "session": row.get(SESSION),
                 "messages": _messages(row),
                 "tools": _tools(row),
-                "advantages": values[_key(row)],
+                "advantages": values[episode.key],
                 "sequences": [msgspec.to_builtins(each) for each in sequences(row)] if has_tokens else [],
             }
         yield made
@@ -237,7 +228,7 @@ def _dpo(run: StoredRun, _: Advantages, __: float) -> Iterator[Row]:
 
 def _pairs_in_groups(run: StoredRun) -> Iterator[Row]:
     groups: defaultdict[int, list[StoredEpisode]] = defaultdict(list)
-    for episode in _finished(run):
+    for episode in run.finished():
         if PARENT not in episode.row:
             raise InvalidOption("to", "dpo needs continuations of one state: run with `group`, or `stateroom branch`")
         groups[episode.task].append(episode)
@@ -247,8 +238,8 @@ def _pairs_in_groups(run: StoredRun) -> Iterator[Row]:
 
 
 def _pairs_in_trees(run: StoredRun) -> Iterator[Row]:
-    tools = {episode.task: _offered(episode) for episode in _finished(run)}
-    for task, nodes in _trees(run):
+    tools = {episode.task: _offered(episode) for episode in run.finished()}
+    for task, nodes in trees_of(run).items():
         children: defaultdict[str | None, list[Row]] = defaultdict(list)
         before: dict[str | None, list[Item]] = {None: []}
         for node in nodes:
@@ -263,14 +254,9 @@ def _pairs_in_trees(run: StoredRun) -> Iterator[Row]:
                 yield from _pairs(task, node["id"], [*opening, *before[node["id"]]], offered, found)
 
 
-def _trees(run: StoredRun) -> Iterator[tuple[int, list[Row]]]:
-    path = TreeFiles(run.files.rollouts).tree
-    for task, nodes in read_trees(path).items():
-        for node in nodes:
-            for name in ("reward", "value"):
-                if node[name] is not None and not isfinite(node[name]):
-                    raise BadData(f"{path}: node {node['id']} of task {task}: {name} should be a finite number")
-        yield task, nodes
+def trees_of(run: StoredRun) -> dict[int, list[Row]]:
+    """The nodes of a run's trees, each after its parent, by the index of their task."""
+    return read_trees(TreeFiles(run.files.rollouts).tree)
 
 
 def _continuation(node: Row, children: Mapping[str | None, list[Row]]) -> Continuation | None:

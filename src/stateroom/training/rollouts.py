@@ -10,11 +10,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from stateroom.agent import MAX_STEPS
-from stateroom.model import (
-    BatchModel,
-    Item,
-    ModelSource,
-)
+from stateroom.model import BatchModel, Item, ModelSource
 from stateroom.rollout import (
     NODE,
     EnvironmentSpec,
@@ -26,15 +22,13 @@ from stateroom.rollout import (
     StoredEpisode,
     StoredRun,
     Tree,
-    TreeFiles,
     branch,
     plan_branches,
     plan_run,
-    read_trees,
     run,
 )
 from stateroom.training.advantages import AdvantageMethod, advantages
-from stateroom.training.export import advantages_in_groups, advantages_in_trees
+from stateroom.training.export import advantages_in_groups, advantages_in_trees, trees_of
 from stateroom.training.token_sequences import sequences, token_advantages
 
 ENDS = 4
@@ -120,7 +114,7 @@ class Collector:
         report = await self._run(plan, len(tasks) * n)
         ended = ended_episodes(StoredRun(plan.files))
         values = await advantages_in_groups([each.row for each in ended], how, self.store)
-        rollouts = [Rollout(each.row, values[each.task, each.rollout]) for each in ended]
+        rollouts = [Rollout(each.row, values[each.key]) for each in ended]
         rewards = [float(each.row["reward"]) for each in ended]
         written = sum(_written(each.row["response"]["output"]) for each in ended)
         return Collected(rollouts, rewards, written, len(tasks) * n - len(ended), report.first_error)
@@ -130,7 +124,7 @@ class Collector:
         stored, error = await self._branch(tasks, _Vine(self.model, n), output, seed)
         trees, answers = _trees(stored), _answers(stored)
         values = advantages_in_trees(trees, answers, "vine")
-        rollouts = [Rollout(each.row, values[each.task, each.rollout]) for each in answers]
+        rollouts = [Rollout(each.row, values[each.key]) for each in answers]
         return _of_trees(trees, answers, rollouts, len(tasks), error)
 
     async def trees(self, tasks: Sequence[Row], n: int, output: Path, seed: int) -> Collected:
@@ -233,13 +227,11 @@ async def _grow(tree: Tree, model: BatchModel, episode: Node | None, nodes: Sequ
 
 def ended_episodes(run: StoredRun) -> list[StoredEpisode]:
     """The episodes with a reward, in the same order each time."""
-    ended = (each for each in run.episodes() if not each.failed)
-    return sorted(ended, key=lambda each: (each.task, each.rollout))
+    return sorted(run.finished(), key=lambda episode: episode.key)
 
 
 def _trees(run: StoredRun) -> dict[int, list[Row]]:
-    trees = read_trees(TreeFiles(run.files.rollouts).tree)
-    return {task: trees[task] for task in sorted(trees)}
+    return dict(sorted(trees_of(run).items()))
 
 
 def _answers(run: StoredRun) -> list[StoredEpisode]:

@@ -12,7 +12,7 @@ from stateroom.errors import CannotWrite, InvalidOption, needs
 from stateroom.jsonl import line_of
 from stateroom.rollout import Row
 
-BATCH = 1000
+ROWS_PER_BATCH = 1000
 """Rows that are written to a Parquet file at a time."""
 
 
@@ -91,7 +91,7 @@ def _parquet(path: Path, columns: Mapping[str, str]) -> Iterator[Callable[[Row],
 
         def write(row: Row) -> None:
             waiting.append(row)
-            if len(waiting) == BATCH:
+            if len(waiting) == ROWS_PER_BATCH:
                 flush()
 
         yield write

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stateroom.agent import request_of
 from stateroom.environment import Environment, make_environment
 from stateroom.errors import BadTask, NotFound, StateroomError
-from stateroom.rollout.check import isolation, tasks, tools, verdicts
-from stateroom.rollout.check.episodes import Episodes, Play, PlayFailure, play_episodes
+from stateroom.rollout.check import isolation, tools, verdicts
+from stateroom.rollout.check.episodes import Episodes, Play, PlayFailure
 from stateroom.rollout.check.findings import (
     ISOLATION,
     PLAYED,
@@ -21,12 +24,21 @@ from stateroom.rollout.check.findings import (
     Fault,
     Finding,
     finding,
+    listed,
     skipped,
 )
 from stateroom.rollout.rows import Row
-from stateroom.rollout.tasks import example_file, read_tasks
+from stateroom.rollout.tasks import example_file, generate_tasks, has_prompt, read_tasks
+from stateroom.session import contained
+from stateroom.state import deep_equal
 
 NO_ARGUMENTS: Mapping[str, Any] = {}
+
+MAX_TASKS_PLAYED = 20
+"""Tasks that are played by default."""
+
+TASKS_GENERATED = 5
+"""Generated tasks that are checked."""
 
 
 async def check_environment(
@@ -52,9 +64,9 @@ async def check_environment(
         unread = finding(TASKS, [Fault(line) for line in str(error).splitlines()], "")
         findings = [tools.check_schema(instance, ()), unread, *_skipped(PLAYED, "the tasks cannot be used")]
         return CheckReport(environment.name, findings)
-    findings = [tools.check_schema(instance, rows), tasks.check_tasks(instance, rows, source)]
-    chosen = dict(enumerate(rows)) if everything else tasks.sample(rows)
-    async with play_episodes(environment, env_args, chosen, on_play) as episodes:
+    findings = [tools.check_schema(instance, rows), _check_tasks(instance, rows, source)]
+    chosen = dict(enumerate(rows)) if everything else _sample(rows)
+    async with Episodes(environment, env_args, chosen, on_play) as episodes:
         findings += await _check_episodes(episodes)
         outcomes = verdicts.outcomes(episodes, len(rows))
     return CheckReport(environment.name, findings, len(rows), len(chosen), outcomes)
@@ -70,9 +82,9 @@ def _rows(environment: Environment[Any, Any], task_file: Path | None) -> tuple[S
     path = task_file or example_file(kind)
     if path is not None:
         return read_tasks(path, environment), path.name
-    if not tasks.has_generator(kind):
+    if not _has_generator(kind):
         raise NotFound("there are no tasks: set examples = 'tasks.jsonl', or give a file as `input`")
-    return tasks.generated(kind, tasks.SAMPLE), "the generator"
+    return _generated(kind, MAX_TASKS_PLAYED), "the generator"
 
 
 async def _check_episodes(episodes: Episodes) -> list[Finding]:
@@ -107,3 +119,85 @@ def _endless(play: Play, failure: PlayFailure) -> list[Finding]:
     check = {"seed": SEED, "play": TOOLS, "verify": VERIFIER}[failure.phase]
     told = finding(check, [Fault(f"task {play.task}, by {play.policy.name}: {failure.why}")], "")
     return [told if name == check else skipped(name, "an episode does not end") for name in PLAYED]
+
+
+# The check `tasks`: every row can be used, and has a prompt.
+
+
+def _check_tasks(environment: Environment[Any, Any], rows: Sequence[Row], source: str) -> Finding:
+    """Each row has a prompt and an id of its own, and names only tools that exist."""
+    bare = [] if environment.user_opens else _without_prompt(rows)
+    faults = [*bare, *_alike(rows), *_unknown_tools(environment, rows)]
+    if _has_generator(type(environment)):
+        faults += _generator_faults(environment)
+    return finding(TASKS, faults, f"{len(rows)} from {source}, no two alike")
+
+
+def _has_generator(environment: type[Environment[Any, Any]]) -> bool:
+    """Whether an environment has a generator of tasks."""
+    return environment.generate.__func__ is not Environment.generate.__func__  # type: ignore[attr-defined]
+
+
+def _generated(environment: type[Environment[Any, Any]], number: int) -> list[Row]:
+    """Tasks of an environment's generator; `BadTask` if it fails."""
+    try:
+        with contained:
+            return generate_tasks(environment, number, seed=0)
+    except Exception as error:
+        raise BadTask(f"generate broke down: {type(error).__name__}: {error}") from error
+
+
+def _generator_faults(environment: Environment[Any, Any]) -> Iterator[Fault]:
+    try:
+        first, again = (_generated(type(environment), TASKS_GENERATED) for _ in range(2))
+    except BadTask as error:
+        yield Fault(str(error))
+        return
+    if not deep_equal(first, again):
+        yield Fault("generate gives other tasks for the same seed; use only `rng` for chance")
+    for row in first:
+        try:
+            environment.parse_task(row)
+        except BadTask as error:
+            yield Fault(f"generate gives a row that is not a task: {error}")
+            return
+
+
+def _sample(rows: Sequence[Row]) -> dict[int, Row]:
+    """Some of the rows by number, evenly spread."""
+    number = min(MAX_TASKS_PLAYED, len(rows))
+    return {index: rows[index] for index in (place * len(rows) // number for place in range(number))}
+
+
+def _without_prompt(rows: Sequence[Row]) -> Iterator[Fault]:
+    bare = [number for number, row in enumerate(rows) if not has_prompt(row)]
+    if bare:
+        yield Fault(f"task {listed(bare)}: there is no prompt; put one into responses_create_params.input", False)
+
+
+def _alike(rows: Sequence[Row]) -> Iterator[Fault]:
+    for numbers in _groups((row["id"], number) for number, row in enumerate(rows) if _has_id(row)):
+        yield Fault(f"task {listed(numbers)}: they have the same id, {rows[numbers[0]]['id']!r}")
+    without_ids = ({name: value for name, value in row.items() if name != "id"} for row in rows)
+    for numbers in _groups((json.dumps(row, sort_keys=True), number) for number, row in enumerate(without_ids)):
+        yield Fault(f"task {listed(numbers)}: they are the same, and count more than once", False)
+
+
+def _has_id(row: Row) -> bool:
+    return isinstance(row.get("id"), str | int)
+
+
+def _groups(numbered: Iterable[tuple[Hashable, int]]) -> list[list[int]]:
+    """The numbers of things that are equal to one another."""
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    for thing, number in numbered:
+        groups[thing].append(number)
+    return [numbers for numbers in groups.values() if len(numbers) > 1]
+
+
+def _unknown_tools(environment: Environment[Any, Any], rows: Sequence[Row]) -> Iterator[Fault]:
+    for number, row in enumerate(rows):
+        told = request_of(row).get("tools") or []
+        unknown = [tool.get("name") for tool in told if tool.get("name") not in environment.tools]
+        if unknown:
+            yield Fault(f"task {number}: it names {listed(unknown)}, and there is no such tool")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Set
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Mapping, Set
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile, zip_longest
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
-from stateroom.agent import act
+from stateroom.agent import WrappedWorkspace, act, task_items
 from stateroom.environment import Environment, make_environment
 from stateroom.errors import EnvironmentFailed, SessionError, StateroomError, TimedOut
 from stateroom.model import Item, ModelSource
@@ -34,7 +34,7 @@ from stateroom.state import (
     readable,
 )
 
-LARGE = 4096
+LARGE_PATCH_BYTES = 4096
 """Bytes of a patch from which its share of the state is measured."""
 
 Phase = Literal["seed", "play", "verify"]
@@ -130,10 +130,11 @@ class Play:
         return None
 
 
-class _RecordingSession:
+class _RecordingSession(WrappedWorkspace):
     """A session that records each step of its agent."""
 
     def __init__(self, session: Session[Any], play: Play, limited: Set[str], reader: Reader | None) -> None:
+        super().__init__(session)
         self._session = session
         self._play = play
         self._limited = limited
@@ -141,19 +142,8 @@ class _RecordingSession:
         self._reader = reader
         """Reads the state again from the store after each call."""
 
-    @property
-    def replies(self) -> bool:
-        return self._session.replies
-
-    @property
-    def opens(self) -> bool:
-        return self._session.opens
-
     def reads(self, name: str) -> bool:
         return False  # so that calls run, and are recorded, one after another
-
-    async def instructions(self) -> str:
-        return await self._session.instructions()
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Result:
         start = perf_counter()
@@ -210,7 +200,7 @@ async def _act(instance: Instance, row: Row, play: Play, seeded: CheckSession, c
         tools = [tool for tool in tools if not _is_external(environment, tool)]
     limited = {name for name, tool in environment.tools.items() if tool.procedure.timeout is not None}
     recording = _RecordingSession(session, play, limited, reader)
-    trajectory = await act(recording, session.agent, agent, tools, plan.items_of(row))
+    trajectory = await act(recording, session.agent, agent, tools, task_items(row))
     play.question = (trajectory.question or "") if trajectory.status == "waiting" else None
     play.response = plan.response(trajectory, tools, play.task)
 
@@ -235,7 +225,7 @@ async def _verify(play: Play, seeded: CheckSession, closely: bool) -> None:
 async def _measure_changes(play: Play, session: Session[Any], closely: bool) -> None:
     async for entry in session.log(kinds={"call"}):
         size, rewritten = len(encode_patch(entry.patch)), 0.0
-        if closely and size >= LARGE:
+        if closely and size >= LARGE_PATCH_BYTES:
             before = len(encode(await session.state_at(entry.revision - 1)))
             grown = len(encode(await session.state_at(entry.revision))) - before
             rewritten = (size - max(grown, 0)) / before
@@ -243,9 +233,9 @@ async def _measure_changes(play: Play, session: Session[Any], closely: bool) -> 
 
 
 class Episodes:
-    """An environment, some of its tasks by number, and their episodes.
+    """An environment, some of its tasks by number, and their episodes. Use it as an async context manager.
 
-    All are played on one instance, in order, and again on another, in reverse order.
+    All are played on one instance, in order, and again on another, in reverse order. Instances stay open in the block.
     """
 
     instance: Instance
@@ -257,7 +247,6 @@ class Episodes:
         env_args: Mapping[str, Any],
         rows: Mapping[int, Row],
         on_play: Callable[[], None],
-        instances: AsyncExitStack,
     ) -> None:
         self.environment = environment
         self._env_args = env_args
@@ -275,14 +264,23 @@ class Episodes:
         self.endless: Play | None = None
         """The episode that did not end; none is played after it."""
         self._on_play = on_play
-        self._instances = instances
+        self._instances = AsyncExitStack()
 
     @property
     def active(self) -> list[Play]:
         """The episodes in which tools are called: of the reference policy and of the random one."""
         return [*self.reference, *self.random]
 
-    async def play(self) -> None:
+    async def __aenter__(self) -> Self:
+        async with self._instances:  # if an episode cannot be played
+            await self._play()
+            self._instances = self._instances.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._instances.aclose()
+
+    async def _play(self) -> None:
         """Play all episodes that the checks need."""
         self.instance, self.other = await self.new_instance(), await self.new_instance()
         reference = reference_policy(self.environment, self.rows.values())
@@ -331,17 +329,3 @@ class Episodes:
                 self._on_play()
                 self.endless = play if play.failure is not None and play.failure.timed_out else None
         return plays
-
-
-@asynccontextmanager
-async def play_episodes(
-    environment: type[Environment[Any, Any]],
-    env_args: Mapping[str, Any],
-    rows: Mapping[int, Row],
-    on_play: Callable[[], None],
-) -> AsyncIterator[Episodes]:
-    """The episodes of an environment's tasks; their instances stay open in the block."""
-    async with AsyncExitStack() as stack:
-        episodes = Episodes(environment, env_args, rows, on_play, stack)
-        await episodes.play()
-        yield episodes

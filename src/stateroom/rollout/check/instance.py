@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from traceback import extract_tb
@@ -159,30 +159,25 @@ class WatchedEnvironment:
 
     def _watched(self, tool: Tool) -> Tool:
         procedure = tool.procedure
-        function = self._awaited(tool.name, procedure) if procedure.is_async else self._called(tool.name, procedure)
-        return replace(tool, procedure=replace(procedure, function=function))
 
-    def _called(self, name: str, procedure: Procedure) -> Callable[..., Any]:
         def call(**given: Any) -> Any:
-            try:
-                with contained:
-                    return self._returned(name, procedure, given, procedure.function(**given))
-            except Exception as error:
-                self._raised(name, procedure, given, error)
-                raise
+            with self._watching(tool.name, procedure, given):
+                return self._returned(tool.name, procedure, given, procedure.function(**given))
 
-        return call
+        async def call_async(**given: Any) -> Any:
+            with self._watching(tool.name, procedure, given):
+                return self._returned(tool.name, procedure, given, await procedure.function(**given))
 
-    def _awaited(self, name: str, procedure: Procedure) -> Callable[..., Any]:
-        async def call(**given: Any) -> Any:
-            try:
-                with contained:
-                    return self._returned(name, procedure, given, await procedure.function(**given))
-            except Exception as error:
-                self._raised(name, procedure, given, error)
-                raise
+        return replace(tool, procedure=replace(procedure, function=call_async if procedure.is_async else call))
 
-        return call
+    @contextmanager
+    def _watching(self, name: str, procedure: Procedure, given: Mapping[str, Any]) -> Iterator[None]:
+        try:
+            with contained:
+                yield
+        except Exception as error:
+            self._raised(name, procedure, given, error)
+            raise
 
     def _returned(self, name: str, procedure: Procedure, given: Mapping[str, Any], value: Any) -> Any:
         try:

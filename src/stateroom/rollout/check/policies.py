@@ -25,23 +25,23 @@ from stateroom.model import (
 )
 from stateroom.rollout.rows import Row
 
-ROUNDS = 3
+CALLS_PER_TOOL = 3
 """Times that the random policy calls each tool."""
 
-MOST_CALLS = 40
+MAX_CALLS = 40
 """Calls that it makes at most."""
 
-RECENT = 20
+RECENT_ITEMS = 20
 """Items of its conversation whose outputs it draws values from."""
 
-IDLE_ANSWERS = 10
+MAX_IDLE_ANSWERS = 10
 """Answers that a policy with nothing to do may give."""
 
 NUMBERS = (0, 1, 2, 3, 7, 20, 100)
 WORDS = ("a", "tea", "two words", "")
 FORMATS = {"date-time": "2025-01-15T09:30:00Z", "date": "2025-01-15", "time": "09:30:00"}
 
-OFTEN = 0.8
+SEEN_SHARE = 0.8
 """The share of random values that were seen before, if any of their type were."""
 
 
@@ -71,17 +71,17 @@ def reference_policy(environment: type[Environment[Any, Any]], rows: Iterable[Ro
 
 def random_policy() -> CheckPolicy:
     """Calls all tools with random arguments, except external ones."""
-    return CheckPolicy("random", RandomPolicy, MOST_CALLS + IDLE_ANSWERS, calls_external=False)
+    return CheckPolicy("random", RandomPolicy, MAX_CALLS + MAX_IDLE_ANSWERS, calls_external=False)
 
 
 def idle_policy() -> CheckPolicy:
     """Does nothing."""
-    return CheckPolicy("idle", lambda seed, row: Idle(seed), IDLE_ANSWERS)
+    return CheckPolicy("idle", lambda seed, row: Idle(seed), MAX_IDLE_ANSWERS)
 
 
 def shortcut_policy(actions: list[dict[str, Any]]) -> CheckPolicy:
     """Makes some of the steps of another episode, and reports nothing."""
-    return CheckPolicy("shortcut", lambda seed, row: Gold({"gold": actions}), len(actions) + IDLE_ANSWERS)
+    return CheckPolicy("shortcut", lambda seed, row: Gold({"gold": actions}), len(actions) + MAX_IDLE_ANSWERS)
 
 
 class Idle(Policy):
@@ -100,12 +100,12 @@ class RandomPolicy(Policy):
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         step = sum(item.get("type") == "function_call" for item in conversation)
-        if step >= min(ROUNDS * len(tools), MOST_CALLS):
+        if step >= min(CALLS_PER_TOOL * len(tools), MAX_CALLS):
             return [message("I have called every tool.")]
         tool = tools[step % len(tools)]
         said = (text_of(item) for item in conversation if item.get("type", "message") == "message")
         words = (word for text in said for word in words_of(text))
-        seen = [*self._task, *words, *seen_in(outputs_of(conversation[-RECENT:]))]
+        seen = [*self._task, *words, *seen_in(outputs_of(conversation[-RECENT_ITEMS:]))]
         parameters = tool["parameters"]
         arguments = RandomValue(self.rng, seen).value(parameters, parameters.get("$defs", {}))
         return [{**function_call(tool["name"], f"call_{step}"), "arguments": json.dumps(arguments)}]
@@ -184,7 +184,7 @@ class RandomValue:
         return int(bounded) if whole else bounded
 
     def _one_of(self, seen: Sequence[SeenValue], name: str, others: Sequence[Any]) -> Any:
-        if not seen or self._rng.random() > OFTEN:
+        if not seen or self._rng.random() > SEEN_SHARE:
             return self._rng.choice(others)
         fitting = [each for each in seen if each.fits(name)]
         return self._rng.choice(fitting or seen).value

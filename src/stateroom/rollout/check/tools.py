@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any
 
+from stateroom.agent import request_of
 from stateroom.environment import Environment, Tool
 from stateroom.errors import NotFound, ReadOnlyState
 from stateroom.model import open_model
@@ -15,16 +16,16 @@ from stateroom.rollout.check.findings import COST, SCHEMA, TOOLS, Fault, Finding
 from stateroom.rollout.check.instance import ToolFault
 from stateroom.rollout.rows import Row
 
-SLOW_CALL = 0.1
+SLOW_CALL_SECONDS = 0.1
 """Seconds from which a call is slow."""
 
-SLOW_HOOK = 1.0
+SLOW_HOOK_SECONDS = 1.0
 """Seconds from which a seed or a verifier is slow."""
 
 READ_ONLY = f"{ReadOnlyState.__name__}:"
 """How the error of a read begins that has changed something."""
 
-REWRITES = 0.5
+REWRITTEN_SHARE = 0.5
 """The share of the state from which a call counts as writing all of it."""
 
 
@@ -56,7 +57,7 @@ def _missing_policies(environment: type[Environment[Any, Any]]) -> Iterator[Faul
 
 def _described(row: Row) -> Iterator[tuple[str, str]]:
     """The tools and parameters that a row's own schemas describe."""
-    for tool in row.get("responses_create_params", {}).get("tools") or ():
+    for tool in request_of(row).get("tools") or ():
         for name, schema in (tool.get("parameters") or {}).get("properties", {}).items():
             if schema.get("description"):
                 yield tool["name"], name
@@ -168,7 +169,7 @@ def check_cost(episodes: Episodes) -> Finding:
         calls[step.name].append(step.seconds)
     times = {name: median(seconds) for name, seconds in calls.items()}
     hooks = {hook: median(seconds) for hook in ("seed", "verify") if (seconds := _hook_times(episodes, hook))}
-    faults = [*_slow(times, SLOW_CALL), *_slow(hooks, SLOW_HOOK), *_rewrites(episodes)]
+    faults = [*_slow(times, SLOW_CALL_SECONDS), *_slow(hooks, SLOW_HOOK_SECONDS), *_rewrites(episodes)]
     return finding(COST, faults, _summary(episodes, times, hooks))
 
 
@@ -184,7 +185,7 @@ def _slow(times: Mapping[str, float], limit: float) -> Iterator[Fault]:
 
 def _rewrites(episodes: Episodes) -> Iterator[Fault]:
     changes = (change for play in episodes.active for change in play.changes)
-    worst = {change.name: change for change in changes if change.rewritten >= REWRITES}
+    worst = {change.name: change for change in changes if change.rewritten >= REWRITTEN_SHARE}
     for name, change in worst.items():
         yield Fault(
             f"{name} writes {change.size:,} bytes, {change.rewritten:.0%} of the state, so each call costs more as it "

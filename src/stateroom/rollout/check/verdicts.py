@@ -22,7 +22,7 @@ from stateroom.rollout.metrics import SOLVED
 from stateroom.session import same
 from stateroom.state import brief_pair
 
-LISTED_CALLS = 10
+MAX_CALLS_LISTED = 10
 """Calls of an episode that a message lists."""
 
 
@@ -62,7 +62,7 @@ def _unsolved(play: Play) -> Iterator[Fault]:
         yield Fault(f"task {play.task}: it broke down: {play.failure.why}")
     elif play.verdict is not None and play.verdict.reward < SOLVED:
         why = f": {play.verdict.reason}" if play.verdict.reason else ""
-        called = listed([step.name for step in play.steps], LISTED_CALLS) or "nothing"
+        called = listed([step.name for step in play.steps], MAX_CALLS_LISTED) or "nothing"
         yield Fault(
             f"task {play.task}: it called {called}, and got {play.verdict.reward:g}{why}; "
             "the policy, the task or the verifier is wrong"

@@ -1,4 +1,4 @@
-"""`Engine`: starts the workers of a run."""
+"""`Engine`: starts the workers of a run; and the messages between these and their driver."""
 
 from __future__ import annotations
 
@@ -7,40 +7,89 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, Protocol, Self
+
+import msgspec
 
 from stateroom.errors import EngineFailed, InvalidOption, StateroomError
 from stateroom.model import Limiter
-from stateroom.rollout.engines.messages import FromWorker, Refused, ToWorker
+from stateroom.rollout.engines.permits import AboutRequest, Permitted
 from stateroom.rollout.plan import Run
-from stateroom.rollout.rows import is_transient
+from stateroom.rollout.rows import Key, Row, is_transient
 
-BEATS = 6
-"""Signs of life that a worker with nothing to tell gives within the time after which it is lost."""
+BEATS_PER_LEASE = 6
+"""Signs of life that a worker without messages gives within the time after which it is lost."""
 
 
 class WorkerLost(StateroomError):
     """A worker has died, or is silent; another one continues its episodes."""
 
 
-def refusal(error: StateroomError) -> Refused:
-    """Why a worker cannot work."""
-    return Refused(str(error), is_transient(error))
+class Assign(msgspec.Struct, frozen=True):
+    """To a worker: the rows of episodes to run. Those of a group are given together."""
+
+    rows: list[Row]
+    resumes: bool
+    """Whether another worker, or an earlier process, may have begun them."""
 
 
-def raise_refusal(refused: Refused) -> NoReturn:
-    raise WorkerLost(f"a worker has stopped: {refused.why}") if refused.transient else EngineFailed(refused.why)
+class Ack(msgspec.Struct, frozen=True):
+    """To a worker: the rows of these episodes are in the run's files, so that their sessions can be closed."""
+
+    keys: list[Key]
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """From a worker: an episode has ended, or waits."""
+
+    key: Key
+    line: bytes
+    """Its row, as a line of the rollouts or of the failures."""
+    error: str | None
+    """Why it failed, in a line; None if it did not."""
+    transient: bool
+    """Whether it failed for a reason that may pass, so that a resumed run tries it again."""
+    waits_in: str | None
+    """Its session, if it waits for input."""
+    cost: float = 0.0
+    """What the model's tokens have cost, as far as its row tells."""
+
+
+class ToolFailed(msgspec.Struct, frozen=True):
+    """From a worker: a tool call failed because of the author's code."""
+
+    failure: Row
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """From a worker: it cannot work."""
+
+    why: str
+    transient: bool
+    """Whether another one may have no such trouble, a little later."""
+
+    @classmethod
+    def of(cls, error: StateroomError) -> Self:
+        """Why a worker cannot work."""
+        return cls(str(error), is_transient(error))
+
+    def error(self) -> StateroomError:
+        """The error that the driver raises."""
+        return WorkerLost(f"a worker has stopped: {self.why}") if self.transient else EngineFailed(self.why)
+
+
+ToWorker = Assign | Ack | Permitted
+FromWorker = Finished | ToolFailed | AboutRequest
 
 
 class Worker(Protocol):
     """A worker, as its driver sees it. Both methods raise `WorkerLost`."""
 
     async def send(self, messages: Sequence[ToWorker]) -> None:
-        """Tell it something."""
+        """Send it messages."""
 
     async def receive(self) -> Sequence[FromWorker]:
-        """What it has to tell, when there is something; nothing from time to time, as a sign of life."""
+        """Its messages, when there are some; none from time to time, as a sign of life."""
 
     async def stop(self) -> None:
         """End it. Episodes that it has not finished can be resumed. May be called again, if it was interrupted."""
@@ -68,9 +117,7 @@ class Engine(ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.resources.aclose()
 
 

@@ -18,7 +18,7 @@ from stateroom.model import NO_ROW, Answer, Model, ModelSource, Request
 from stateroom.rollout.backend import EpisodeSession
 from stateroom.session import Verdict
 
-SURE = 2 / 3
+HEARTBEAT_SHARE = 2 / 3
 """A worker relies on its heartbeat for this share of the time after which its driver gives it up."""
 
 
@@ -31,12 +31,12 @@ class Heartbeat:
 
     def __init__(self, seconds: float = inf) -> None:
         self._seconds = seconds
-        self._until = monotonic() + SURE * seconds
+        self._until = monotonic() + HEARTBEAT_SHARE * seconds
 
     def renew(self) -> None:
         """The driver has just heard of the worker."""
         self.check()
-        self._until = monotonic() + SURE * self._seconds
+        self._until = monotonic() + HEARTBEAT_SHARE * self._seconds
 
     def check(self) -> None:
         if monotonic() > self._until:

@@ -7,9 +7,43 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 
+import msgspec
+
 from stateroom.errors import ModelUnavailable
 from stateroom.model import Limiter, RequestReport
-from stateroom.rollout.engines.messages import AboutRequest, Permitted, Released, RequestPermit, ToWorker, Withdrawn
+
+
+class RequestPermit(msgspec.Struct, frozen=True):
+    """From a worker: it would like to send a request to a model's server."""
+
+    number: int
+    """Of this worker's requests."""
+    endpoint: str
+    tokens: int
+
+
+class Withdrawn(msgspec.Struct, frozen=True):
+    """From a worker: a request that it has asked for will not be sent."""
+
+    number: int
+
+
+class Released(msgspec.Struct, frozen=True):
+    """From a worker: how a request went that was permitted."""
+
+    number: int
+    report: RequestReport
+
+
+class Permitted(msgspec.Struct, frozen=True):
+    """To a worker: it may send a request, or must not."""
+
+    number: int
+    error: str | None
+    """Why it is no use to wait."""
+
+
+AboutRequest = RequestPermit | Withdrawn | Released
 
 
 class DriversLimiter:
@@ -52,7 +86,7 @@ class DriversLimiter:
 class Permits:
     """The requests of one worker, at the driver's limiter."""
 
-    def __init__(self, limiter: Limiter, send: Callable[[Sequence[ToWorker]], Awaitable[None]]) -> None:
+    def __init__(self, limiter: Limiter, send: Callable[[Sequence[Permitted]], Awaitable[None]]) -> None:
         self._limiter = limiter
         self._send = send
         self._asked: dict[int, RequestPermit] = {}

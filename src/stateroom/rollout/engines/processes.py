@@ -16,18 +16,26 @@ from threading import Timer
 from typing import Any
 
 from stateroom.errors import StateroomError
-from stateroom.rollout.engines.engine import BEATS, Engine, PickledPlan, Worker, WorkerLost, raise_refusal, refusal
+from stateroom.rollout.engines.engine import (
+    BEATS_PER_LEASE,
+    Engine,
+    FromWorker,
+    PickledPlan,
+    Refused,
+    ToWorker,
+    Worker,
+    WorkerLost,
+)
 from stateroom.rollout.engines.heartbeat import Heartbeat
-from stateroom.rollout.engines.messages import FromWorker, Refused, ToWorker
 from stateroom.rollout.engines.worker import EpisodeWorker, Link, open_worker
 from stateroom.rollout.plan import Run
 
-STOPPING = 10.0
+STOP_SECONDS = 10.0
 """Seconds that a worker has to end."""
 
 PROGRAM = "from stateroom.rollout.engines.processes import main; main()"
 
-SIZE = 4
+LENGTH_BYTES = 4
 """Bytes before each message: its length."""
 
 
@@ -69,7 +77,7 @@ class _ProcessWorker:
         """Tell it its plan, and wait until it is ready."""
         await self._write((plan, slots))
         if isinstance(refused := await self._read(), Refused):
-            raise_refusal(refused)
+            raise refused.error()
 
     async def send(self, messages: Sequence[ToWorker]) -> None:
         await self._write(messages)
@@ -81,7 +89,7 @@ class _ProcessWorker:
         except TimeoutError:
             raise WorkerLost(f"worker process {self._process.pid} is silent") from None
         if isinstance(found, Refused):
-            raise_refusal(found)
+            raise found.error()
         return found
 
     async def _write(self, message: Any) -> None:
@@ -103,7 +111,7 @@ class _ProcessWorker:
         """Hang up, at which the process ends; one that does not is killed."""
         self._writer.close()
         with suppress(TimeoutError):
-            async with asyncio.timeout(STOPPING):
+            async with asyncio.timeout(STOP_SECONDS):
                 await self._process.wait()
                 return
         with suppress(ProcessLookupError):
@@ -114,12 +122,12 @@ class _ProcessWorker:
 async def write(writer: StreamWriter, message: Any) -> None:
     """Send a message to our own process at the other end."""
     content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    writer.write(len(content).to_bytes(SIZE, "big") + content)
+    writer.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
     await writer.drain()
 
 
 async def read(reader: StreamReader) -> Any:
-    size = int.from_bytes(await reader.readexactly(SIZE), "big")
+    size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
     return pickle.loads(await reader.readexactly(size))
 
 
@@ -141,9 +149,9 @@ async def _work(connection: socket.socket) -> None:
             link = Link(Heartbeat(plan.lease))
             async with open_worker(plan.open(link.limiter), slots, link) as worker:
                 await write(writer, None)
-                await _talk(worker, link.heartbeat, reader, writer, beat=plan.lease / BEATS)
+                await _talk(worker, link.heartbeat, reader, writer, beat=plan.lease / BEATS_PER_LEASE)
         except StateroomError as error:
-            await write(writer, refusal(error))
+            await write(writer, Refused.of(error))
     except (asyncio.IncompleteReadError, OSError):
         pass  # the driver is gone
 
@@ -171,6 +179,6 @@ async def _talk(
         hearing.result()
     finally:
         hearing.cancel()
-        end = Timer(STOPPING, os._exit, [1])  # nobody is left who could kill a process that does not end
+        end = Timer(STOP_SECONDS, os._exit, [1])  # nobody is left who could kill a process that does not end
         end.daemon = True
         end.start()

@@ -13,20 +13,28 @@ from ray import cloudpickle
 from ray.exceptions import RayError
 
 from stateroom.errors import EngineFailed, InvalidOption, StateroomError
-from stateroom.rollout.engines.engine import BEATS, Engine, PickledPlan, Worker, WorkerLost, raise_refusal, refusal
+from stateroom.rollout.engines.engine import (
+    BEATS_PER_LEASE,
+    Engine,
+    FromWorker,
+    PickledPlan,
+    Refused,
+    ToWorker,
+    Worker,
+    WorkerLost,
+)
 from stateroom.rollout.engines.heartbeat import Heartbeat
-from stateroom.rollout.engines.messages import FromWorker, Refused, ToWorker
 from stateroom.rollout.engines.worker import EpisodeWorker, Link, open_worker
 from stateroom.rollout.plan import Run
 from stateroom.store import without_secrets
 
-STOPPING = 10.0
+STOP_SECONDS = 10.0
 """Seconds that a worker has to end."""
 
-GATHER = 0.02
+GATHER_SECONDS = 0.02
 """Seconds in which a worker gathers what it has to tell: a call on Ray costs more than a short episode."""
 
-CONNECT = 10.0
+CONNECT_SECONDS = 10.0
 """Seconds to connect to a cluster."""
 
 OF_ONE_MACHINE = ("memory", "sqlite", "file")
@@ -66,7 +74,7 @@ async def _check_answers(address: str | None) -> None:
     """Raise `OSError` if nothing listens at HOST:PORT: Ray itself would go on trying for minutes."""
     host, _, port = (address or "").rpartition(":")
     if host and port.isdecimal():
-        async with asyncio.timeout(CONNECT):
+        async with asyncio.timeout(CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(host, int(port))
         writer.close()
 
@@ -90,7 +98,7 @@ class _RayWorker:
     async def introduce(self) -> None:
         """Wait until it is ready."""
         if (refused := await self._call("start")) is not None:
-            raise_refusal(refused)
+            raise refused.error()
 
     async def send(self, messages: Sequence[ToWorker]) -> None:
         self._actor.send.remote(messages)  # a busy actor replies late, and one that is gone is noticed by `receive`
@@ -110,7 +118,7 @@ class _RayWorker:
 
     async def stop(self) -> None:
         with suppress(WorkerLost, TimeoutError):
-            async with asyncio.timeout(STOPPING):
+            async with asyncio.timeout(STOP_SECONDS):
                 await self._call("stop")
         ray.kill(self._actor)
 
@@ -133,7 +141,7 @@ class _Actor:
             self._running = asyncio.create_task(self._run(plan, opened))
             self._worker = await opened
         except StateroomError as error:
-            return refusal(error)
+            return Refused.of(error)
         return None
 
     async def _run(self, plan: Run, opened: asyncio.Future[EpisodeWorker]) -> None:
@@ -151,9 +159,9 @@ class _Actor:
 
     async def receive(self) -> Sequence[FromWorker]:
         self._link.heartbeat.renew()
-        await asyncio.sleep(GATHER)
+        await asyncio.sleep(GATHER_SECONDS)
         try:
-            async with asyncio.timeout(self._pickled.lease / BEATS):
+            async with asyncio.timeout(self._pickled.lease / BEATS_PER_LEASE):
                 return await self._worker.receive()
         except TimeoutError:
             return []

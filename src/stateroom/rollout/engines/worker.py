@@ -12,16 +12,16 @@ from typing import Any, cast
 
 from stateroom.errors import SessionClosed, SessionExpired, SessionLeased, StoreError
 from stateroom.rollout.backend import Backend, EpisodeSession, Transcripts, open_transcripts
+from stateroom.rollout.engines.engine import Ack, Assign, Finished, FromWorker, ToolFailed, ToWorker
 from stateroom.rollout.engines.heartbeat import GuardedSession, GuardedSource, Heartbeat
-from stateroom.rollout.engines.messages import Ack, Assign, Finished, FromWorker, Permitted, ToolFailed, ToWorker
-from stateroom.rollout.engines.permits import DriversLimiter
-from stateroom.rollout.episode import Ended, Start, Started, close_quietly, run_episode
+from stateroom.rollout.engines.permits import DriversLimiter, Permitted
+from stateroom.rollout.episode import EpisodeEnd, EpisodeStart, Start, close_quietly, run_episode
 from stateroom.rollout.failures import WatchedSession, cause_line
 from stateroom.rollout.plan import EPOCH, Run
 from stateroom.rollout.rows import COST, PARENT, SESSION, Key, Row, given_row, key_of
 from stateroom.session import Session
 
-PAUSE = 0.2
+LEASE_RETRY_SECONDS = 0.2
 """Seconds between two attempts to lease a session."""
 
 
@@ -45,20 +45,22 @@ class Starter:
         group = _Group(rows, self._backend, partial(self._find_or_seed, find=find), find)
         yield from ((row, partial(self._start_member, row, group)) for row in rows)
 
-    async def _start(self, row: Row, find: Find) -> Started:
+    async def _start(self, row: Row, find: Find) -> EpisodeStart:
         if self._transcripts is None or SESSION not in row:
             return self._started(await self._find_or_seed(row, find))
         session = await find(row)
         transcript = None if session is None else await self._transcripts.find(row)
         if session is None or transcript is None:  # or what was said was said in a session that is gone
             session, transcript = await self._seed(row), await self._transcripts.begin(row)
-        return Started(session, transcript.agent, transcript)
+        return EpisodeStart(session, transcript.agent, transcript)
 
-    async def _start_member(self, row: Row, group: _Group) -> Started:
+    async def _start_member(self, row: Row, group: _Group) -> EpisodeStart:
         return self._started(await group.session_of(row))
 
-    def _started(self, session: EpisodeSession) -> Started:
-        return Started(session, session.agent, cast("Session[Any]", session) if self._plan.keeps_sessions else None)
+    def _started(self, session: EpisodeSession) -> EpisodeStart:
+        return EpisodeStart(
+            session, session.agent, cast("Session[Any]", session) if self._plan.keeps_sessions else None
+        )
 
     async def _find_or_seed(self, row: Row, find: Find) -> EpisodeSession:
         if (found := await find(row)) is not None:
@@ -132,7 +134,7 @@ class _Group:
             await parent.close()  # a closed session can be forked, but not changed
 
 
-async def take_over(started: Started, seconds: float, leases: AsyncExitStack) -> None:
+async def take_over(started: EpisodeStart, seconds: float, leases: AsyncExitStack) -> None:
     """Lease the session of an episode that another worker may have begun, until a stack ends.
 
     The lease raises the session's fence, so that whatever the other worker still sends is refused.
@@ -146,7 +148,7 @@ async def take_over(started: Started, seconds: float, leases: AsyncExitStack) ->
         except SessionLeased:
             if monotonic() > end:
                 raise
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(LEASE_RETRY_SECONDS)
 
 
 class Link:
@@ -234,10 +236,10 @@ class EpisodeWorker:
         except Exception as error:  # noqa: BLE001 - what an episode does wrong is in its row: this is a fault of ours
             self._link.fail(error)
 
-    async def _run(self, row: Row, start: Start, resumes: bool) -> Ended:
+    async def _run(self, row: Row, start: Start, resumes: bool) -> EpisodeEnd:
         async with AsyncExitStack() as leases:
 
-            async def hold() -> Started:
+            async def hold() -> EpisodeStart:
                 started = await start()
                 if resumes:
                     await take_over(started, self._plan.lease, leases)
@@ -248,7 +250,7 @@ class EpisodeWorker:
     def _watched(self, session: EpisodeSession, row: Row) -> WatchedSession:
         return WatchedSession(session, row, lambda failure: self._link.tell(ToolFailed(failure)))
 
-    def _finish(self, row: Row, ended: Ended) -> None:
+    def _finish(self, row: Row, ended: EpisodeEnd) -> None:
         key, failed = key_of(row), ended.failed
         if ended.session is not None:
             self._sessions[key] = ended.session

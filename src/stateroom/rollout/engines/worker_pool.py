@@ -1,4 +1,7 @@
-"""`WorkerPool`: the workers of a run. It shares out rows, and gives what comes of each, exactly once."""
+"""`WorkerPool`: the workers of a run, in this process, in processes of this machine, or on a Ray cluster.
+
+It shares out rows, and gives what comes of each, exactly once.
+"""
 
 from __future__ import annotations
 
@@ -7,45 +10,78 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from types import TracebackType
 from typing import Self
 
-from stateroom.errors import EngineFailed
+from stateroom.errors import EngineFailed, InvalidOption, needs
 from stateroom.model import LocalLimiter, ModelLimits
 from stateroom.pauses import Pauses
-from stateroom.rollout.engines.engine import Engine, Worker, WorkerLost
-from stateroom.rollout.engines.messages import (
-    AboutRequest,
+from stateroom.rollout.engines.engine import (
     Ack,
     Assign,
+    Engine,
     Finished,
     FromWorker,
     ToolFailed,
     ToWorker,
+    Worker,
+    WorkerLost,
 )
-from stateroom.rollout.engines.permits import Permits
+from stateroom.rollout.engines.heartbeat import Heartbeat
+from stateroom.rollout.engines.permits import AboutRequest, Permits
+from stateroom.rollout.engines.worker import Link, open_worker
+from stateroom.rollout.plan import Run
 from stateroom.rollout.rows import Key, Row, key_of
 
 logger = logging.getLogger(__name__)
 
 Collect = Callable[[Finished | ToolFailed], None]
 
-MOST_LOSSES = 5
+MAX_LOSSES = 5
 """Workers that may be lost in a row without finishing an episode between them."""
 
 PAUSES = Pauses(first=0.8, longest=10.0)
 """Before a worker takes the place of one that was lost, by how many were lost in a row."""
 
-AHEAD = 2
+ROWS_AHEAD = 2
 """Rows that wait at a worker, for each that it finished since it was last given some: it never waits for its driver."""
 
 
-class WorkerPool:
-    """The workers of an engine. Use it as an async context manager; the first worker starts then."""
+class LocalEngine(Engine):
+    """One worker, in this process."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._limiter = LocalLimiter(engine.plan.options.model_limits or ModelLimits())
+    def __init__(self, plan: Run) -> None:
+        super().__init__(plan, 1)
+
+    async def start(self) -> Worker:
+        return await self.resources.enter_async_context(open_worker(self.plan, self.slots, Link(Heartbeat())))
+
+
+def _open_engine(plan: Run) -> Engine:
+    """The engine that a plan names."""
+    kind, _, rest = plan.options.engine.partition(":")
+    match kind:
+        case "local" if not rest:
+            return LocalEngine(plan)
+        case "processes" if not rest or (rest.isdecimal() and int(rest)):
+            from stateroom.rollout.engines.processes import ProcessEngine  # noqa: PLC0415 - not for a local run
+
+            return ProcessEngine(plan, int(rest) if rest else None)
+        case "ray":
+            with needs("the engine ray", "ray"):
+                from stateroom.rollout.engines.ray import RayEngine  # noqa: PLC0415 - an extra
+            return RayEngine(plan, rest or None)
+    raise InvalidOption(
+        "engine", f"there is no {plan.options.engine!r}, but local, processes, processes:N, ray and ray:ADDRESS"
+    )
+
+
+class WorkerPool:
+    """The workers of a plan. Use it as an async context manager; the first worker starts then."""
+
+    def __init__(self, plan: Run) -> None:
+        self._plan = plan
+        self._engine = _open_engine(plan)
+        self._limiter = LocalLimiter(plan.options.model_limits or ModelLimits())
         self._first: Worker | None = None
         self._left: Iterator[Assign] = iter(())
         self._again: deque[Assign] = deque()
@@ -61,16 +97,14 @@ class WorkerPool:
         try:
             self._first = await self._engine.start()
         except BaseException as error:
-            await self._engine.__aexit__(None, None, None)
+            await self._engine.__aexit__()
             if isinstance(error, WorkerLost):
                 raise EngineFailed(f"no worker could be started: {error}") from error
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._engine.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._engine.__aexit__()
 
     async def run(
         self, rows: Iterable[Row], collect: Collect, *, resumes: bool, may_start: Callable[[], bool] | None = None
@@ -96,7 +130,7 @@ class WorkerPool:
 
     def _batches(self, rows: Iterable[Row]) -> Iterator[list[Row]]:
         """Rows as they are given: the episodes of a group together, others one by one."""
-        if self._engine.plan.options.group is None:
+        if self._plan.options.group is None:
             return ([row] for row in rows)
         return ([*members] for _, members in groupby(rows, lambda row: row["_ng_task_index"]))
 
@@ -109,7 +143,7 @@ class WorkerPool:
                 return await self._feed(worker, given)
             except WorkerLost as error:
                 self._losses += 1
-                if self._losses > MOST_LOSSES:
+                if self._losses > MAX_LOSSES:
                     why = f"{self._losses} workers were lost in a row"
                     raise EngineFailed(f"{why}, the last one: {error}; what is done is kept: resume the run") from error
                 logger.warning("%s; its %d episodes go on elsewhere", error, len(given))
@@ -127,7 +161,7 @@ class WorkerPool:
         written: list[Key] = []
         try:
             while True:
-                ahead = max(slots, AHEAD * len(written)) if self._may_start is None else 0
+                ahead = max(slots, ROWS_AHEAD * len(written)) if self._may_start is None else 0
                 rows = self._take(given, slots + ahead)
                 messages: list[ToWorker] = [Ack(written), *rows] if written else [*rows]
                 if messages:

@@ -1,9 +1,8 @@
 """Episodes that branch: trees over an environment, grown by a policy and a rule."""
 
-from stateroom.rollout.trees.files import TreeFiles, read_trees
 from stateroom.rollout.trees.rules import Beam, BestOf, MonteCarlo, Rule
 from stateroom.rollout.trees.runner import Branching, BranchOptions, TreeReport, branch, plan_branches
-from stateroom.rollout.trees.tree import Budget, Node, Tree
+from stateroom.rollout.trees.tree import Budget, Node, Tree, read_trees
 
 __all__ = [
     "Beam",
@@ -15,7 +14,6 @@ __all__ = [
     "Node",
     "Rule",
     "Tree",
-    "TreeFiles",
     "TreeReport",
     "branch",
     "plan_branches",

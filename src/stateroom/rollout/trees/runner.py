@@ -14,18 +14,17 @@ from pydantic import Field
 from stateroom.errors import InvalidOption, ModelFailed
 from stateroom.jsonl import Appender
 from stateroom.options import Option, Unchecked, options, takes
-from stateroom.rollout.backend import Backend
 from stateroom.rollout.description import described
 from stateroom.rollout.episode import session_fields
 from stateroom.rollout.failures import ToolFailures, cause_line
+from stateroom.rollout.files import TreeFiles
 from stateroom.rollout.metrics import aggregate_lazily
 from stateroom.rollout.options import CollectOptions
 from stateroom.rollout.plan import EPOCH, Plan, make_plan
 from stateroom.rollout.rows import Row, failure_fields
 from stateroom.rollout.runner import run_all
-from stateroom.rollout.trees.files import TreeFiles, node_row
 from stateroom.rollout.trees.rules import Rule, find_rule
-from stateroom.rollout.trees.tree import Budget, Node, Tree
+from stateroom.rollout.trees.tree import Budget, Node, Tree, TreeContext
 from stateroom.session import contained
 
 
@@ -124,8 +123,11 @@ async def branch(
             Appender(plan.files.tree) as nodes,
             ToolFailures(plan.files.tool_failures) as tool_failures,
         ):
+            budget = Budget(plan.options.max_branches, plan.options.max_nodes)
+            slots = asyncio.Semaphore(plan.options.concurrency)
+            context = TreeContext(plan, backend, budget, tool_failures, slots, on_branch)
             writer = _Writer(TreeReport(len(inputs), tool_failures), rollouts, failures, nodes)
-            runner = _Runner(plan, backend, writer, on_branch, on_tree)
+            runner = _Runner(plan.rule, context, writer, on_tree)
             await run_all(inputs, min(plan.options.concurrency, len(inputs)), runner.grow)
             report = writer.report
             report.metrics = aggregate_lazily(report.rows, plan.options.solved_threshold) | tool_failures.metrics()
@@ -137,20 +139,11 @@ async def branch(
 class _Runner:
     """Grows the trees of a plan."""
 
-    def __init__(
-        self,
-        plan: Branching,
-        backend: Backend,
-        writer: _Writer,
-        on_branch: Callable[[Node], None],
-        on_tree: Callable[[Tree], None],
-    ) -> None:
-        self._plan = plan
-        self._backend = backend
+    def __init__(self, rule: Rule, context: TreeContext, writer: _Writer, on_tree: Callable[[Tree], None]) -> None:
+        self._rule = rule
+        self._context = context
         self._writer = writer
-        self._on_branch = on_branch
         self._on_tree = on_tree
-        self._slots = asyncio.Semaphore(plan.options.concurrency)
 
     async def grow(self, row: Row) -> None:
         """Grow the tree of a task, and write what there is of it even if the rule fails."""
@@ -161,9 +154,7 @@ class _Runner:
             self._writer.failure({**row, **failure_fields(error)})
             self._writer.report.failed += 1
             return
-        plan, failures = self._plan, self._writer.report.tool_failures
-        budget = Budget(plan.options.max_branches, plan.options.max_nodes)
-        tree = Tree(plan, self._backend, row, root, budget, self._slots, failures, self._on_branch)
+        tree = Tree(self._context, row, root)
         answer: Node | None = None
         failure: ModelFailed | None = None
         try:
@@ -177,18 +168,18 @@ class _Runner:
         self._on_tree(tree)
 
     async def _root(self, row: Row) -> Node:
-        async with self._slots:
-            seed = self._plan.seed_of(row["_ng_task_index"], 0)
-            session = await self._backend.seed(row, seed=seed, began=EPOCH)
-            root = Node("0", None, session, await self._backend.revision(session))
+        plan, backend = self._context.plan, self._context.backend
+        async with self._context.slots:
+            session = await backend.seed(row, seed=plan.seed_of(row["_ng_task_index"], 0), began=EPOCH)
+            root = Node("0", None, session, await backend.revision(session))
             await session.close()  # a closed session can be forked, but not changed
             return root
 
     async def _answer(self, tree: Tree) -> Node:
-        name = type(self._plan.rule).__name__
+        name = type(self._rule).__name__
         try:
             with contained:
-                answer = await self._plan.rule.grow(tree)
+                answer = await self._rule.grow(tree)
         except Exception as error:
             raise ModelFailed(f"the rule {name} raised {type(error).__name__}: {error}") from error
         if answer is None:
@@ -216,7 +207,7 @@ class _Writer:
     def tree(self, tree: Tree, answer: Node | None) -> None:
         rollouts = 0
         for node in tree.root.below():
-            self._nodes.append({"_ng_task_index": tree.row["_ng_task_index"], **node_row(node, chosen=node is answer)})
+            self._nodes.append({"_ng_task_index": tree.row["_ng_task_index"], **node.row(chosen=node is answer)})
             place = {"_stateroom_node": node.id, **session_fields(node.session)}
             if node.failure is not None:
                 self.failure({**tree.row, **node.failure, **place})

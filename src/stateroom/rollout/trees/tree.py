@@ -1,4 +1,4 @@
-"""Trees: all episodes of one task that branch off one another."""
+"""Trees: all episodes of one task that branch off one another, and the file of their nodes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+from pathlib import Path
 from statistics import fmean
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
-from stateroom.agent import AgentLog, Times, Trajectory, act, recall
-from stateroom.errors import ModelFailed
+import msgspec
+
+from stateroom.agent import AgentLog, Times, Trajectory, act, recall, task_items
+from stateroom.errors import BadData, ModelFailed, NotFound
+from stateroom.jsonl import parse_object, read_lines
 from stateroom.model import Item
 from stateroom.rollout.backend import Backend, EpisodeSession
 from stateroom.rollout.episode import close_quietly, measured_fields, session_fields, time_fields
 from stateroom.rollout.failures import ToolFailures
 from stateroom.rollout.plan import Plan
-from stateroom.rollout.rows import Row, failure_fields
+from stateroom.rollout.rows import Finite, Row, failure_fields
 from stateroom.session import AgentInMemory, contained
 
 Status = Literal["open", "completed", "incomplete", "failed"]
@@ -98,6 +102,23 @@ class Node:
             yield node
             waiting += sorted(node.children, key=lambda child: -child.order)
 
+    def row(self, *, chosen: bool) -> Row:
+        """The node as a row of a run's file of trees."""
+        return {
+            "id": self.id,
+            "parent": None if self.parent is None else self.parent.id,
+            "session": self.session.id,
+            "revision": self.revision,
+            "depth": self.depth,
+            "status": self.status,
+            "reward": self.reward,
+            "value": self.value,
+            "visits": self.visits,
+            "chosen": chosen,
+            "items": self.items,
+            **({"error": self.failure["error"]} if self.failure is not None else {}),
+        }
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -114,6 +135,19 @@ class Budget:
         return wanted if self.branches is None else min(wanted, self.branches - tree.branches)
 
 
+@dataclass(frozen=True)
+class TreeContext:
+    """What the trees of a run share."""
+
+    plan: Plan
+    backend: Backend
+    budget: Budget
+    tool_failures: ToolFailures
+    slots: asyncio.Semaphore
+    """Limits the branches of all trees that run at a time."""
+    on_branch: Callable[[Node], None]
+
+
 class Tree:
     """The episodes of one task, from one seed: each starts at the root, or branches off another at a node.
 
@@ -121,30 +155,14 @@ class Tree:
     its own continues. That policy's seed follows from the branch's place, so that the same tree grows again.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        backend: Backend,
-        row: Row,
-        root: Node,
-        budget: Budget,
-        slots: asyncio.Semaphore,
-        tool_failures: ToolFailures,
-        on_branch: Callable[[Node], None],
-    ) -> None:
+    def __init__(self, context: TreeContext, row: Row, root: Node) -> None:
         self.row = row
         self.root = root
         self.branches = 0
         """Branches that have begun."""
         self.size = 1
         """The nodes of the root and of all branches that have ended."""
-        self._plan = plan
-        self._backend = backend
-        self._budget = budget
-        self._slots = slots
-        """Limits the branches of all trees that run at a time."""
-        self._tool_failures = tool_failures
-        self._on_branch = on_branch
+        self._context = context
 
     def __contains__(self, node: Node) -> bool:
         return node.path()[0] is self.root
@@ -170,7 +188,7 @@ class Tree:
             raise ValueError(f"{n} branches cannot begin at a node: 0 or more can")
         if steps is not None and steps < 1:
             raise ValueError(f"a branch cannot have {steps} steps: 1 or more, or None for all")
-        n = 0 if node.ended else self._budget.left(self, n)
+        n = 0 if node.ended else self._context.budget.left(self, n)
         orders = range(node.begun + 1, node.begun + n + 1)
         node.begun += n
         self.branches += n
@@ -180,15 +198,15 @@ class Tree:
         return [tip for tip in tips if tip.status != "failed"]
 
     async def _grow(self, node: Node, order: int, steps: int | None) -> Node:
-        branch = _Branch(self._plan, self._backend, self.row, node, order, self._tool_failures)
-        async with self._slots:
+        branch = _Branch(self._context, self.row, node, order)
+        async with self._context.slots:
             try:
                 with contained:
                     await branch.grow(steps)
             except Exception as error:  # noqa: BLE001 - the author's code may raise anything
                 await branch.fail(error)
         self.size += branch.length
-        self._on_branch(branch.tip)
+        self._context.on_branch(branch.tip)
         return branch.tip
 
 
@@ -200,34 +218,31 @@ def worth(node: Node) -> float:
 class _Branch:
     """Continues from a node in a fork of its session, and adds a node for each answer of its policy."""
 
-    def __init__(
-        self, plan: Plan, backend: Backend, row: Row, start: Node, order: int, tool_failures: ToolFailures
-    ) -> None:
+    def __init__(self, context: TreeContext, row: Row, start: Node, order: int) -> None:
         self.start = start
         self.tip = start
         """The last node."""
         self.length = 0
         """Nodes that it has added."""
-        self._plan = plan
-        self._backend = backend
+        self._context = context
         self._row = row
         self._order = order
-        self._tool_failures = tool_failures
         self._name = f"{start.id}.{order}"
         self._session = start.session
         self._agent: AgentLog | None = None
 
     async def grow(self, steps: int | None) -> None:
         """Continue for a number of answers, or to the end. Where the episode ends it is verified."""
-        plan, row, start = self._plan, self._row, self.start
-        (self._session,) = await self._backend.fork(start.session, 1, start.revision)
+        context, row, start = self._context, self._row, self.start
+        plan = context.plan
+        (self._session,) = await context.backend.fork(start.session, 1, start.revision)
         self._agent = log = self._session.agent if start.agent is None else start.agent.copy()
         seed, tools = plan.seed_of(row["_ng_task_index"], self._name), plan.tools_for(row)
         limit = plan.options.max_steps if steps is None else min(start.depth + steps, plan.options.max_steps)
         began = perf_counter()
         before, agent = await recall(log), plan.new_agent(row, seed, limit)
-        workspace = self._tool_failures.watch(self._session, {**row, **session_fields(self._session)})
-        trajectory = await act(workspace, log, agent, tools, plan.items_of(row), on_step=self._on_step)
+        workspace = context.tool_failures.watch(self._session, {**row, **session_fields(self._session)})
+        trajectory = await act(workspace, log, agent, tools, task_items(row), on_step=self._on_step)
         if trajectory.status == "waiting":
             raise ModelFailed(f"in a tree of episodes nobody can answer, and the agent asks: {trajectory.question}")
         if self.tip is start:  # the deadline has passed before the first answer
@@ -240,10 +255,11 @@ class _Branch:
     async def _verify(
         self, trajectory: Trajectory, tools: list[Item], seed: int, spent: Callable[[Times], Row]
     ) -> None:
-        response = self._plan.response(trajectory, tools, seed)
+        plan = self._context.plan
+        response = plan.response(trajectory, tools, seed)
         verdict = await self._session.verify(response)
         measured = measured_fields(self._row, self._session, verdict, response)
-        measured |= self._plan.cost_of(response) | spent(trajectory.times)
+        measured |= plan.cost_of(response) | spent(trajectory.times)
         self.tip.outcome = {**measured, "response": response}
         self.tip.status = "completed" if trajectory.status == "completed" else "incomplete"
 
@@ -255,7 +271,7 @@ class _Branch:
             await close_quietly(self._session)
 
     async def _on_step(self, items: list[Item]) -> None:
-        self._add(items, await self._backend.revision(self._session))
+        self._add(items, await self._context.backend.revision(self._session))
 
     def _add(self, items: list[Item], revision: int | None) -> None:
         first = self.length == 0
@@ -271,3 +287,71 @@ class _Branch:
         self.tip.children.append(added)
         self.tip = added
         self.length += 1
+
+
+# The file of all nodes.
+
+
+class _Part(msgspec.Struct):
+    text: str | None = None
+
+
+class _Item(msgspec.Struct):
+    type: str
+    name: str | None = None
+    call_id: str | None = None
+    arguments: Any = msgspec.UNSET
+    content: str | list[_Part] | None = None
+
+    def __post_init__(self) -> None:
+        is_whole = None not in (self.name, self.call_id) and self.arguments is not msgspec.UNSET
+        if self.type == "function_call" and not is_whole:
+            raise ValueError("a function_call without name, call_id or arguments")
+
+
+class _NodeRow(msgspec.Struct):
+    """The fields that a row must have."""
+
+    task: int = msgspec.field(name="_ng_task_index")
+    id: str
+    parent: str | None
+    depth: int
+    status: str
+    reward: Finite | None
+    value: Finite | None
+    visits: int
+    items: list[_Item]
+
+
+def read_trees(path: Path) -> dict[int, list[Row]]:
+    """The nodes in a file, in their order, by the index of their task."""
+    if not path.exists():
+        raise NotFound(f"there is no file {path}")
+    trees: dict[int, list[Row]] = {}
+    known: set[tuple[int, str | None]] = set()
+    for number, line in read_lines(path):
+        where = f"{path}, line {number}"
+        row, node = _read(where, line)
+        if (node.task, node.id) in known:
+            raise BadData(f"{where}: there is a node {node.id} of task {node.task} before")
+        if node.parent is None and node.task in trees:
+            raise BadData(f"{where}: node {node.id} is a second root of task {node.task}")
+        if node.parent is not None and (node.task, node.parent) not in known:
+            raise BadData(f"{where}: node {node.id} comes before its parent {node.parent}, or without it")
+        known.add((node.task, node.id))
+        trees.setdefault(node.task, []).append(row)
+    if not trees:
+        raise BadData(f"{path} has no nodes")
+    return trees
+
+
+def _read(where: str, line: bytes) -> tuple[Row, _NodeRow]:
+    try:
+        row = parse_object(line)
+    except ValueError as error:
+        raise BadData(f"{where}: {error}") from None
+    try:
+        return row, msgspec.convert(row, _NodeRow)
+    except msgspec.ValidationError as error:
+        wrong = f"not a node of a tree; `stateroom branch` writes them to X_tree.jsonl ({error})"
+        raise BadData(f"{where}: {wrong}") from None
