@@ -24,8 +24,7 @@ from stateroom.adapters.trl import (
     spec,
     verified_reward,
 )
-from stateroom.adapters.trl.environment import reads_response
-from stateroom.adapters.trl.process import background_loop
+from stateroom.adapters.trl.environment import background_loop, reads_response
 from stateroom.environment import make_environment
 from stateroom.errors import BadTask, DefinitionError, EnvironmentFailed, InvalidArguments, SessionClosed
 from stateroom.gallery import CounterEnvironment

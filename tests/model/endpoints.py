@@ -16,9 +16,8 @@ import uvicorn
 
 from stateroom.model import Limiter, ModelLimits
 from stateroom.model.address import ModelAddress
-from stateroom.model.endpoint import Endpoint, Question, Trouble
-from stateroom.model.limiter import Timer, Timing
-from stateroom.model.pool import EndpointPool
+from stateroom.model.endpoint import Endpoint, EndpointPool, Question, Trouble
+from stateroom.model.limiter import Timing
 from stateroom.model.remote import ChatModel, ResponsesModel
 
 KEY = "sk-the-key-of-the-tests-0123456789"
@@ -148,7 +147,7 @@ class FakeTime:
         self.time = 0.0
         self.pauses: list[float] = []
 
-    def later(self, seconds: float, call: Callable[[], None]) -> Timer:
+    def later(self, seconds: float, call: Callable[[], None]) -> asyncio.Handle:
         self.pauses.append(seconds)
         self.time += seconds
         return asyncio.get_running_loop().call_soon(call)
@@ -165,7 +164,7 @@ class StoppedTime(FakeTime):
         super().__init__()
         self._due: list[Callable[[], None]] = []
 
-    def later(self, seconds: float, call: Callable[[], None]) -> Timer:
+    def later(self, seconds: float, call: Callable[[], None]) -> asyncio.Handle:
         self._due.append(call)
         return asyncio.get_running_loop().call_soon(lambda: None)
 

@@ -17,7 +17,7 @@ from hypothesis import given, strategies as st
 
 from stateroom.errors import CannotWrite, DefinitionError, JudgeFailed, ModelFailed, ModelUnavailable, NotFound
 from stateroom.model import Answer, Judge, Model, ModelSource, Reading, Request, Vote, majority, message, read_score
-from stateroom.model.cache import MemoryCache
+from stateroom.model.judge import MemoryCache
 from tests.messages import raises
 from tests.patience import PATIENCE
 

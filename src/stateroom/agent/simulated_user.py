@@ -20,6 +20,7 @@ from stateroom.model import (
     SharedModel,
     answer_of,
     function_call_output,
+    input_items,
     message_text,
 )
 
@@ -94,7 +95,7 @@ class SimulatedUser:
         """
         if side.ended:
             return None
-        self._hear(side, [{"type": "message", "role": "user", "content": message or GREETING}])
+        self._hear(side, input_items(message or GREETING))
         for _ in range(self._max_steps):
             answer = await self._answer(side, about, seed)
             calls = [item for item in answer.items if item["type"] == "function_call"]

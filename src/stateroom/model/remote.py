@@ -7,9 +7,9 @@ from typing import Any
 
 from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.model.chat import CHAT_FIELD, chat_tools, completion_items, messages_of
+from stateroom.model.endpoint import EndpointPool
 from stateroom.model.items import with_names
 from stateroom.model.model import Answer, Model, Request
-from stateroom.model.pool import EndpointPool
 from stateroom.model.segments import without_tokens
 from stateroom.model.settings import chat_settings, object_at, usage_of
 

@@ -20,13 +20,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from inspect import isabstract
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self
 
 from stateroom.environment import load_class
 from stateroom.errors import ModelFailed, NotFound, StateroomError, needs
-from stateroom.model.address import ModelAddress, ModelLimits
-from stateroom.model.limiter import Limiter
+from stateroom.model.address import ModelAddress
+from stateroom.model.limiter import Limiter, ModelLimits
 from stateroom.model.model import Model
 from stateroom.model.policy import GOLD_FIELDS, Gold, Policy
 from stateroom.model.replay import Replayed
@@ -83,9 +83,7 @@ class ModelSource:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
@@ -199,8 +197,7 @@ def _remote(
     else:
         addresses = ModelAddress.of_text(rest, os.environ, variable)
     # These import the openai SDK.
-    from stateroom.model.endpoint import Endpoint  # noqa: PLC0415
-    from stateroom.model.pool import EndpointPool  # noqa: PLC0415
+    from stateroom.model.endpoint import Endpoint, EndpointPool  # noqa: PLC0415
     from stateroom.model.remote import ChatModel, ResponsesModel  # noqa: PLC0415
 
     names = [spec] if len(addresses) == 1 else [f"{kind}:{address.model}@{address.url}" for address in addresses]

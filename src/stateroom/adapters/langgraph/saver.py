@@ -25,8 +25,18 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from stateroom.adapters.common import LoopWaiter
 from stateroom.adapters.langgraph.chunks import joined
-from stateroom.adapters.langgraph.edits import DropRuns, KeepLatest, Put, PutWrites
-from stateroom.adapters.langgraph.thread import Current, FullCheckpoint, Name, Writes, ancestors, read_checkpoints
+from stateroom.adapters.langgraph.thread import (
+    Current,
+    DropRuns,
+    FullCheckpoint,
+    KeepLatest,
+    Name,
+    Put,
+    PutWrites,
+    Writes,
+    ancestors,
+    read_checkpoints,
+)
 from stateroom.adapters.langgraph.threads import GraphThreads
 from stateroom.errors import NotFound
 from stateroom.session import CachedSession
