@@ -54,8 +54,6 @@ class Server:
     asked: list[Asked] = field(default_factory=list)
     heard: threading.Event = field(default_factory=threading.Event)
     """Set once it was asked something."""
-    at_once: int = 0
-    most_at_once: int = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = b""
@@ -73,10 +71,6 @@ class Server:
             while (await receive())["type"] != "http.disconnect":
                 pass
             return
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        await asyncio.sleep(0.002)  # long enough for others to come meanwhile
-        self.at_once -= 1
         await _send(send, reply(asked) if callable(reply) else reply)
 
 

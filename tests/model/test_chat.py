@@ -63,17 +63,6 @@ def test_a_whole_episode_in_both_forms() -> None:
     assert items_of(messages) == items
 
 
-def test_calls_in_turns_of_their_own_stay_apart() -> None:
-    items = [
-        function_call("add", "c1", number=1),
-        function_call_output("c1", "1"),
-        function_call("add", "c2", number=2),
-        function_call_output("c2", "2"),
-    ]
-    assert [message["role"] for message in messages_of(items)] == ["assistant", "tool"] * 2
-    assert items_of(messages_of(items)) == items
-
-
 def test_what_comes_between_calls_of_a_turn_goes_before_them() -> None:
     items = [
         reasoning("First."),

@@ -1,13 +1,16 @@
 """What models behind an address are asked, and how their answers are read."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.model import Item, Request, Usage, answer_of, function_call, function_call_output, input_items, message
+from stateroom.rollout import plan_run, run
 from tests.messages import raises
 from tests.model.endpoints import KEY, Reply, Server, asking, completion, response, says
+from tests.servers.vllm import VLLM, by_policy, serving
 
 TOOL: Item = {
     "type": "function",
@@ -222,3 +225,14 @@ async def test_an_answer_of_a_wrong_shape_is_a_failure(server: Server, body: dic
     async with asking(kind, server.url) as model:
         with raises(ModelFailed):
             await answer_of(model, Request(input_items("Hello.")))
+
+
+@pytest.mark.parametrize("env", ["counter", "extraction"])
+async def test_episodes_are_solved_through_it(env: str, tmp_path: Path) -> None:
+    server = VLLM(by_policy(f"{env}:reference"))
+    async with serving(server) as url:
+        plan = plan_run(env, model=f"chat:m@{url}", output=tmp_path / "r.jsonl", limit=3, model_concurrency=2)
+        report = await run(plan)
+    assert [row["reward"] for row in report.rows] == [1.0] * 3
+    assert max(each.running for each in server.recorded) <= 2
+    assert server.paid == len(server.recorded) == len({each.key for each in server.recorded})

@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 
 from stateroom.errors import ModelUnavailable
 from stateroom.model import LocalLimiter, ModelLimits, Request, RequestReport, answer_of, input_items
-from tests.model.endpoints import StoppedTime, Timing, asking
-from tests.servers.vllm import VLLM, Limits, serving
+from tests.model.endpoints import Timing, asking
+from tests.servers.vllm import VLLM, serving
 
 A, B = "http://a/v1", "http://b/v1"
 DONE = RequestReport(0, None, ok=True)
@@ -314,11 +314,6 @@ def test_each_endpoint_has_its_own_limits() -> None:
     in_virtual_time(ModelLimits(concurrency=1, requests_per_minute=1), test)
 
 
-def test_a_report_travels_between_processes() -> None:
-    report = RequestReport(7, None, ok=False, pause=1.5)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=RequestReport) == report
-
-
 # Over a real connection.
 
 
@@ -337,35 +332,3 @@ async def test_two_clients_share_a_limit() -> None:
         await asyncio.gather(*(ask(model, seed) for seed in range(8) for model in (one, two)))
     assert len(server.recorded) == 16
     assert max(each.running for each in server.recorded) == 3
-
-
-class CountingLimiter(LocalLimiter):
-    """Says when eight requests have ended."""
-
-    def __init__(self, limits: ModelLimits, timing: Timing) -> None:
-        super().__init__(limits, timing)
-        self.eight = asyncio.Event()
-        self._ended = 0
-
-    def release(self, endpoint: str, report: RequestReport) -> None:
-        super().release(endpoint, report)
-        self._ended += 1
-        if self._ended == 8:
-            self.eight.set()
-
-
-async def test_after_a_429_there_is_no_stampede() -> None:
-    server, limits, clock = VLLM(limits=Limits(concurrency=0), latency=0.01), ModelLimits(concurrency=8), StoppedTime()
-    limiter = CountingLimiter(limits, clock.timing)
-    async with serving(server) as url, asking("chat", url, limits, clock, limiter=limiter) as model:
-        asked = [asyncio.create_task(ask(model, seed)) for seed in range(8)]
-        await limiter.eight.wait()
-        assert [each.status for each in server.recorded] == [429] * 8
-        server.limits.concurrency = None
-        clock.advance(1.6)  # the server asked for a second
-        await asyncio.gather(*asked)
-    at_once = [each.running for each in server.recorded[8:]]
-    assert at_once[0] == 1
-    assert max(at_once[1:3]) <= 2
-    assert max(at_once[3:6]) <= 4
-    assert len(at_once) == 8

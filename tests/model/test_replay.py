@@ -1,5 +1,6 @@
 """Answers that are played again: found by their task, checked against what was said then."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from stateroom.model import (
     input_items,
     message,
 )
+from stateroom.rollout import plan_run, run
 from tests.messages import raises
 
 REASONING: Item = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
@@ -182,3 +184,23 @@ def test_a_line_that_is_no_episode_is_named(tmp_path: Path, text: str) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with raises(NotFound):
         Replayed.of_file(tmp_path / "nowhere.jsonl")
+
+
+# Whole runs.
+
+
+def episodes(environment: str, model: str, output: Path) -> dict[tuple[int, int], Any]:
+    """The rewards and the items of a run's episodes."""
+    asyncio.run(run(plan_run(environment, model=model, repeats=3, store="memory://", output=output)))
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    return {
+        (row["_ng_task_index"], row["_ng_rollout_index"]): (row["reward"], row["response"]["output"]) for row in rows
+    }
+
+
+@pytest.mark.parametrize("environment", ["counter", "extraction", "weather"])
+def test_a_run_is_played_again(environment: str, tmp_path: Path) -> None:
+    first = tmp_path / "first.jsonl"
+    played = episodes(environment, "noisy", first)
+    assert episodes(environment, f"replay:{first}", tmp_path / "again.jsonl") == played
+    assert {reward for reward, _ in played.values()} == {0.0, 1.0}

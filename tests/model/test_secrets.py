@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stateroom.errors import NotFound, StateroomError
+from stateroom.errors import ModelUnavailable, NotFound, StateroomError
 from stateroom.model import Judge, ModelLimits, Request, Scripted, answer_of, input_items, open_model, text_of
 from stateroom.model.address import key_variable
 from tests.messages import raises
@@ -50,9 +50,9 @@ async def test_no_error_and_no_log_has_the_key(
     assert KEY[:12] not in "\n".join(seen)
 
 
-async def test_nobody_there_does_not_show_the_key(kind: str) -> None:
-    async with asking(kind, "http://127.0.0.1:1/v1", ModelLimits(attempts=1)) as model:
-        with pytest.raises(StateroomError) as caught:
+async def test_nobody_there_is_unavailable_and_does_not_show_the_key(kind: str) -> None:
+    async with asking(kind, "http://127.0.0.1:1/v1", ModelLimits(attempts=3)) as model:
+        with raises(ModelUnavailable) as caught:
             await answer_of(model, HELLO)
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
