@@ -702,25 +702,6 @@ def test_a_group_that_is_split_among_processes_is_refused(tmp_path: Path) -> Non
         function([made.train_dataset[0]["prompt"]] * 3, make_trainer(tmp_path, made, function))
 
 
-def test_an_error_of_the_trainer_ends_the_rollouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = spec("counter", input=ROWS)
-    function = made.rollout_func()
-    trainer = make_trainer(tmp_path, made, function)
-    error = MemoryError("no room")
-    monkeypatch.setattr(trainer, "_generate_single_turn", Raising(error))
-    with pytest.raises(MemoryError) as raised:
-        function([made.train_dataset[0]["prompt"]] * 4, trainer)
-    assert raised.value is error
-
-
-class Raising:
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def __call__(self, *_: Any, **__: Any) -> None:
-        raise self.error
-
-
 class Unjust(Listener):
     def verify(self, state: Talk) -> float:
         raise RuntimeError("no verdict")

@@ -96,6 +96,11 @@ class OfficeEnvironment(Environment[Office, OfficeTask]):
         return float(state.paid)
 
 
+def letters(outbox: Path) -> int:
+    """How many letters were sent."""
+    return outbox.read_text().count("sent") if outbox.exists() else 0
+
+
 CALLS: dict[str, list[Item]] = {
     "pay": [function_call("pay", "c", amount=300)],
     "two": [function_call("pay_after_two", "c", amount=300)],

@@ -1,7 +1,6 @@
 """Asking for input: the session waits, whoever provides it, wherever; nothing is done twice."""
 
 import json
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,9 @@ from stateroom.agent import Agent, Trajectory, recall, run
 from stateroom.errors import Conflict, InvalidMove, SessionClosed, SessionError, SessionSealed
 from stateroom.model import Item, Model, Scripted, function_call, message
 from stateroom.session import Session, Update
-from stateroom.store import Store, open_store
-from tests.agent.asking import CALLS, Office, OfficeEnvironment, says
+from stateroom.store import Store
+from tests.agent.asking import CALLS, Office, OfficeEnvironment, letters, says
 from tests.messages import raises
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> AsyncIterator[Store]:
-    async with open_store(fresh_url(request.param)) as opened:
-        yield opened
 
 
 class Room:
@@ -42,7 +35,7 @@ class Room:
 
     @property
     def sent(self) -> int:
-        return self.outbox.read_text().count("sent") if self.outbox.exists() else 0
+        return letters(self.outbox)
 
     async def run(self, model: Model, **settings: Any) -> Trajectory:
         return await run(Agent(model, **settings), self.session)
@@ -137,6 +130,7 @@ async def test_what_cannot_be_stored_is_refused_and_it_waits_still(room: Room) -
 # Among other calls.
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("asks", ["pay", "ask_user"])
 async def test_calls_before_it_are_not_made_again_and_those_after_it_once(room: Room, asks: str) -> None:
     calls = list(CALLS["among"])

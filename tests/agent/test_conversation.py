@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from stateroom.errors import ContextOverflow, DefinitionError
 from stateroom.model import Answer, Item, Model, Request, function_call, function_call_output, message, text_of
 from stateroom.session import Session
 from stateroom.state import encode_patch
-from stateroom.store import Store, open_store
+from stateroom.store import Store
 from tests.messages import raises
 
 
@@ -67,12 +66,6 @@ class DeskEnvironment(Environment[Desk]):
 
     def verify(self, state: Desk, episode: Any) -> float:
         return 1.0
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> AsyncIterator[Store]:
-    async with open_store(fresh_url(request.param)) as opened:
-        yield opened
 
 
 async def say(session: Session, *texts: str) -> None:
@@ -162,6 +155,7 @@ async def test_a_tool_adds_to_it_and_the_patch_has_only_what_was_added(store: St
     assert texts_of(session.state.talk.items)[-1] == "text 299"
 
 
+@pytest.mark.every_store
 async def test_a_fork_and_a_rewind_have_the_conversation_of_then(store: Store) -> None:
     session = await Sessions(DeskEnvironment(), store).seed({})
     await say(session, "one", "two")

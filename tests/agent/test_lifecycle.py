@@ -1,7 +1,6 @@
 """The lifecycle: each move that there is, each that there is not, and tables of an author's own."""
 
 import re
-from collections.abc import AsyncIterator
 from itertools import product
 from typing import Any
 
@@ -12,7 +11,7 @@ from stateroom.agent import Agent, run
 from stateroom.errors import InvalidMove, ModelFailed
 from stateroom.model import Scripted, function_call
 from stateroom.session import STANDARD, AgentInMemory, AgentStatus, Lifecycle, Session, Update
-from stateroom.store import Store, open_store
+from stateroom.store import Store
 from tests.environments import TallyEnvironment
 from tests.messages import raises
 from tests.processes import ROOT
@@ -57,12 +56,6 @@ def test_the_page_has_the_moves_that_there_are() -> None:
         [re.findall(r"`(\w+)`", cell) for cell in line.split("|")[1:4]] for line in page.splitlines() if "| `" in line
     ]
     assert {(phase, events[0]): to for phases, events, [to] in rows for phase in phases} == STANDARD.table
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[Store]:
-    async with open_store("memory://") as opened:
-        yield opened
 
 
 async def begun(store: Store, environment: Environment[Any, Any], phase: str) -> Session[Any]:

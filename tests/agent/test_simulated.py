@@ -1,6 +1,6 @@
 """A user whom a model plays: what it is shown, how it ends, its own tools, and how it fails."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -11,7 +11,7 @@ from stateroom.agent import Agent, Context, SimulatedUser, UserSide, recall, run
 from stateroom.errors import DefinitionError, EnvironmentFailed, ModelFailed, ModelUnavailable, NotFound
 from stateroom.model import Answer, Item, Model, Request, Scripted, Usage, function_call, message, text_of
 from stateroom.session import Session
-from stateroom.store import Store, open_store
+from stateroom.store import Store
 from tests.messages import raises, says
 
 
@@ -89,12 +89,6 @@ TASK = {"responses_create_params": {"input": "Hello!"}}
 AGENT = Scripted(["What would you like?", [function_call("note", "n", text="tea")], "Here you are.", "Bye.", "Still?"])
 
 
-@pytest.fixture
-async def store() -> AsyncIterator[Store]:
-    async with open_store("memory://") as opened:
-        yield opened
-
-
 Begin = Callable[..., Any]
 
 
@@ -166,14 +160,8 @@ async def test_agent_and_user_talk_until_the_user_ends_it(begin: Begin) -> None:
     ]
     assert session.state.heard == ["tea"]
     assert (await session.verify()).reward == 1.0
-    assert len(model.asked) == 3
-
-
-async def test_the_user_sees_the_roles_from_its_own_side(begin: Begin) -> None:
-    session, model = await begin("Tea, please.", "Thank you!", BYE)
-    await run(Agent(AGENT), session)
     last = model.asked[-1]
-    assert texts([*last.items]) == [
+    assert texts([*last.items]) == [  # the user sees the roles from its own side
         ("user", "What would you like?"),
         ("assistant", "Tea, please."),
         ("user", "Here you are."),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from stateroom import Environment, Sessions, State, tool
 from stateroom.agent import Step, TaskState
 from stateroom.errors import InvalidState
 from stateroom.state import encode_patch
-from stateroom.store import Store, open_store
+from stateroom.store import Store
 from tests.messages import raises, says
 
 PLAN = ["look", "cook", "eat"]
@@ -58,12 +57,6 @@ class KitchenEnvironment(Environment[Kitchen]):
 
     def verify(self, state: Kitchen, episode: Any) -> float:
         return float(state.task.status == "done")
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> AsyncIterator[Store]:
-    async with open_store(fresh_url(request.param)) as opened:
-        yield opened
 
 
 def test_a_task_goes_from_step_to_step() -> None:
@@ -188,6 +181,7 @@ async def test_tools_move_it_and_a_wrong_move_changes_nothing(store: Store) -> N
     assert (await session.verify()).reward == 1.0
 
 
+@pytest.mark.every_store
 async def test_a_fork_and_a_rewind_have_the_task_of_then(store: Store) -> None:
     session = await Sessions(KitchenEnvironment(), store).seed({})
     await session.call("begin", {})

@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from stateroom import Environment, SessionLimits, Sessions, open_store
+from stateroom import Environment, SessionLimits, Sessions
 from stateroom.agent import Agent, Threads
 from stateroom.errors import (
     BadTask,
@@ -26,6 +26,8 @@ from stateroom.store import Size, Store
 from tests.agent.thread_worker import Payer, PurseEnvironment
 from tests.messages import raises
 
+pytestmark = pytest.mark.every_store
+
 NEVER = 60.0
 """Seconds after which a lease, or a session with a short life, is over."""
 
@@ -38,17 +40,6 @@ class Echo(Policy):
 
 
 ECHO = Agent(Echo())
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis", "postgresql"])
-def url(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> str:
-    return fresh_url(request.param)
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[Store]:
-    async with open_store(url) as opened:
-        yield opened
 
 
 @pytest.fixture

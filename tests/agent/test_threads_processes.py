@@ -1,30 +1,21 @@
 """Threads that go on in another process, also when the first one was killed."""
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stateroom import SessionLimits, Sessions, open_store
+from stateroom import SessionLimits, Sessions
 from stateroom.agent import Agent, Threads
 from stateroom.store import Store
 from tests.agent.thread_worker import Payer, PurseEnvironment
 from tests.processes import Start, line, starting
 
+pytestmark = pytest.mark.every_store(shared=True)
+
 WORKER = Path(__file__).with_name("thread_worker.py")
-
-
-@pytest.fixture(params=["sqlite", "redis", "postgresql"])
-def url(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> str:
-    return fresh_url(request.param)
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[Store]:
-    async with open_store(url) as opened:
-        yield opened
 
 
 @pytest.fixture
