@@ -95,13 +95,6 @@ async def test_turns_go_on_until_a_message_without_calls(session: Session[Tally]
     assert policy.seen[2] == [*ASK, *trajectory.output[:-1]]
 
 
-async def test_several_calls_in_one_turn_are_answered_in_order(session: Session[Tally]) -> None:
-    turn = [message("thinking"), *(function_call("add", f"c{n}", number=n) for n in (1, 2, 3))]
-    trajectory = await go(session, Says(turn, DONE), ASK)
-    answers = [item for item in trajectory.output if item["type"] == "function_call_output"]
-    assert [(item["call_id"], item["output"]) for item in answers] == [("c1", "1"), ("c2", "3"), ("c3", "6")]
-
-
 async def test_repeated_call_ids_are_different_calls(session: Session[Tally]) -> None:
     turn = [function_call("add", "same", number=1), function_call("add", "same", number=1)]
     trajectory = await go(session, Says(turn, turn, DONE), ASK)

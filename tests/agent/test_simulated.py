@@ -12,20 +12,8 @@ from stateroom.errors import DefinitionError, EnvironmentFailed, ModelFailed, Mo
 from stateroom.model import Answer, Item, Model, Request, Scripted, Usage, function_call, message, text_of
 from stateroom.session import Session
 from stateroom.store import Store
+from tests.agent.models import Remembers
 from tests.messages import raises, says
-
-
-class Remembers(Model):
-    """Gives the answers of a script, and remembers what it was asked."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.script = Scripted(answers)
-        self.asked: list[Request] = []
-
-    async def answer(self, request: Request) -> Answer:
-        self.asked.append(request)
-        return await self.script.answer(request)
-
 
 BYE = [function_call("end_conversation", "e")]
 
@@ -269,17 +257,6 @@ async def test_an_answer_that_was_recorded_is_not_asked_for_again(begin: Begin) 
     for _ in range(2):
         assert await session.reply("What would you like?", call_id="1") == "Tea, please."
     assert len(model.asked) == 1
-
-
-async def test_a_fork_has_a_user_who_remembers_the_same(begin: Begin) -> None:
-    session, model = await begin("Tea, please.", "Thank you!")
-    await session.reply("What would you like?", call_id="1")
-    fork = await session.fork()
-    await session.reply("Here is some tea.", call_id="2")
-    await fork.reply("There is none.", call_id="2")
-    here, there = (request.items for request in model.asked[1:])
-    assert (here[:2], len(here), len(there)) == (there[:2], 3, 3)
-    assert [text_of(each[2]) for each in (here, there)] == ["Here is some tea.", "There is none."]
 
 
 async def test_its_view_stays_within_the_budget_and_all_is_kept(begin: Begin) -> None:

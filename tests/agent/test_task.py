@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from stateroom import Environment, Sessions, State, tool
 from stateroom.agent import Step, TaskState
 from stateroom.errors import InvalidState
-from stateroom.state import encode_patch
 from stateroom.store import Store
 from tests.messages import raises, says
 
@@ -195,12 +194,3 @@ async def test_a_fork_and_a_rewind_have_the_task_of_then(store: Store) -> None:
     again = await Sessions(KitchenEnvironment(), store).open(twin.id)
     assert [step.status for step in again.state.task.steps] == ["done", "done", "running"]
     assert again.state.task.data == {"result 1": "eggs", "result 2": "omelette"}
-
-
-async def test_a_step_changes_only_what_it_must(store: Store) -> None:
-    session = await Sessions(KitchenEnvironment(), store).seed({})
-    await session.call("begin", {})
-    await session.call("complete", {"result": "x" * 1000})
-    await session.call("complete", {"result": "ok"})
-    sizes = [len(encode_patch(entry.patch)) async for entry in session.log() if entry.kind == "call"]
-    assert sizes[-1] < 150  # nothing of the step before

@@ -346,21 +346,6 @@ async def test_a_thread_that_is_deleted_meanwhile_is_not_listed(
     assert [thread.id for thread in (await threads.list()).threads] == [kept.id]
 
 
-async def test_a_model_can_ask_too(threads: Threads) -> None:
-    class Asks(Policy):
-        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-            if conversation[-1]["type"] == "function_call_output":
-                return [message(f"{conversation[-1]['output']}, then")]
-            return [function_call("ask_user", "a", question="Red or blue?")]
-
-    agent = Agent(Asks(), asks=True)
-    thread = await threads.create()
-    await threads.add(thread, "paint it")
-    assert (await threads.run(thread, agent)).question == "Red or blue?"
-    await threads.add(thread, {"role": "user", "content": "blue"})
-    assert texts((await threads.run(thread, agent)).output) == ["blue, then"]
-
-
 async def test_a_turn_that_failed_is_tried_again(threads: Threads) -> None:
     class Fails(Policy):
         def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
@@ -431,20 +416,6 @@ async def test_whoever_runs_it_a_thread_can_be_cancelled(purses: Threads, others
     await others.add(thread, "pay 2")
     assert (await others.run(thread, Agent(Payer()))).status == "completed"
     assert await spent(others, thread.id) == 2
-
-
-async def test_a_thread_that_waits_can_be_cancelled_and_goes_on_with_the_next_turn(purses: Threads) -> None:
-    thread = await purses.create("ann")
-    await purses.add(thread, "pay_if_allowed 100")
-    await purses.run(thread, Agent(Payer()))
-    assert (await purses.cancel(thread)).question is None
-    with pytest.raises(InvalidMove):
-        await purses.cancel(thread)
-    items = (await purses.items(thread)).items
-    assert '"cancelled"' in items[-1]["output"]
-    await purses.add(thread, "pay 1")
-    await purses.run(thread, Agent(Payer()))
-    assert await spent(purses, thread.id) == 1
 
 
 async def test_a_worker_that_died_holds_a_thread_no_longer_than_its_lease(url: str, store: Store) -> None:
