@@ -44,6 +44,9 @@ def row(task: str, answer: str, *, seed: int = 0, number: int = 0, rollout: int 
     }
 
 
+OUTPUT = row("one", "a")["response"]["output"]
+
+
 async def played(model: Replayed, task: Any, seed: int = 0) -> list[Item]:
     """A whole episode, in which the tools say what they said in the record."""
     results = {"c1": "1", "c2": "3", "c3": "6"}
@@ -91,32 +94,27 @@ async def test_a_task_that_begins_like_another_is_not_taken_for_it() -> None:
     assert (await played(Replayed([long, short]), "one"))[-1] == message("a")
 
 
-async def test_another_result_of_a_tool_is_told() -> None:
-    recorded = row("one", "a")["response"]["output"]
-    shown = [*input_items("one"), *recorded[:4], function_call_output("c2", "5")]
-    with raises(ModelFailed):
-        await answer_of(Replayed([row("one", "a")]), Request(shown, step=1))
-
-
-async def test_ids_and_statuses_do_not_matter() -> None:
-    recorded = row("one", "a")["response"]["output"]
-    shown = [{**item, "status": "in_progress", "id": "other"} for item in [*input_items("one"), *recorded[:5]]]
-    (answer,) = (await answer_of(Replayed([row("one", "a")]), Request(shown, step=1))).items
-    assert answer == recorded[5]
-
-
-async def test_a_conversation_of_another_length_is_told() -> None:
-    recorded = row("one", "a")["response"]["output"]
-    with raises(ModelFailed):
-        await answer_of(Replayed([row("one", "a")]), Request([*input_items("one"), *recorded[:3]], step=1))
-
-
-async def test_reasoning_that_was_changed_or_lost_on_the_way_does_not_matter() -> None:
-    recorded = row("one", "a")["response"]["output"]
+async def test_ids_statuses_and_reasoning_do_not_matter() -> None:
     changed = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
-    for shown in (recorded[1:5], [changed, *recorded[1:5]], [*recorded[1:3], message(""), *recorded[3:5]]):
+    renamed = [{**item, "status": "in_progress", "id": "other"} for item in OUTPUT[:5]]
+    for shown in (renamed, OUTPUT[1:5], [changed, *OUTPUT[1:5]], [*OUTPUT[1:3], message(""), *OUTPUT[3:5]]):
         answer = await answer_of(Replayed([row("one", "a")]), Request([*input_items("one"), *shown], step=1))
-        assert answer.items == [recorded[5]]
+        assert answer.items == [OUTPUT[5]]
+
+
+@pytest.mark.parametrize(
+    ("task", "shown", "step"),
+    [
+        ("one", [*OUTPUT[:4], function_call_output("c2", "5")], 1),
+        ("one", OUTPUT[:3], 1),
+        ("one", OUTPUT, 3),
+        ("three", [], 0),
+    ],
+    ids=["another result", "another length", "no such answer", "no such task"],
+)
+async def test_what_is_not_on_record_is_told(task: str, shown: list[Item], step: int) -> None:
+    with raises(ModelFailed):
+        await answer_of(Replayed([row("one", "a")]), Request([*input_items(task), *shown], step=step))
 
 
 @pytest.mark.parametrize("status", ["completed", "incomplete"])
@@ -129,17 +127,6 @@ async def test_an_episode_that_ended_without_a_word_ends_so_again(status: str) -
     else:
         with raises(ModelFailed):
             await answer_of(Replayed([silent]), request)
-
-
-async def test_there_are_no_more_answers_than_were_given() -> None:
-    recorded = row("one", "a")["response"]["output"]
-    with raises(ModelFailed):
-        await answer_of(Replayed([row("one", "a")]), Request([*input_items("one"), *recorded], step=3))
-
-
-async def test_a_task_that_is_not_on_record_is_told() -> None:
-    with raises(ModelFailed):
-        await answer_of(Replayed([row("one", "a")]), Request(input_items("three")))
 
 
 async def test_a_word_of_the_user_parts_two_answers() -> None:
