@@ -8,7 +8,7 @@ import pytest
 
 from stateroom import Sessions
 from stateroom.agent import Agent, Trajectory, recall, run
-from stateroom.errors import Conflict, InvalidMove, SessionClosed, SessionError, SessionSealed
+from stateroom.errors import InvalidMove, SessionClosed, SessionError, SessionSealed
 from stateroom.model import Item, Model, Scripted, function_call, message
 from stateroom.session import Session, Update
 from stateroom.store import Store
@@ -273,11 +273,3 @@ async def test_a_session_that_was_judged_or_closed_hears_nothing_more(room: Room
     await room.session.close()
     with pytest.raises(SessionClosed):
         await room.session.agent.answer("yes")
-
-
-async def test_whoever_has_seen_it_wait_and_says_more_after_others_went_on_is_refused(room: Room) -> None:
-    await room.run(says("pay"))
-    seen = room.session.agent.status
-    await room.session.agent.answer("yes")
-    with raises(Conflict):
-        await room.session.agent.say(Update([], "user", ("input_received",)), after=seen)

@@ -266,12 +266,6 @@ async def test_the_cancellation_of_an_episode_gets_through(session: Session[Tall
         await task
 
 
-async def test_token_ids_for_training_are_kept(session: Session[Tally]) -> None:
-    call = {**function_call("add", "c", number=1), "prompt_token_ids": [1], "generation_log_probs": [-0.5]}
-    trajectory = await go(session, Says([call], DONE), ASK)
-    assert trajectory.output[0] == call
-
-
 class Adds(Policy):
     """Adds the number that it was told last."""
 
@@ -293,15 +287,6 @@ async def test_acting_on_a_fork_or_in_another_turn_runs_every_call(session: Sess
     await go(session, Adds(), [told(1)])
     assert (session.state.total, fork.state.total) == (11, 100)
     assert [entry.call_id async for entry in session.log(kinds={"call"})] == ["0.0.0", "1.0.0"]
-
-
-async def test_after_a_rewind_calls_are_made_anew(session: Session[Tally]) -> None:
-    await go(session, Adds(), [told(1)])
-    for to, calls in ((1, 1), (2, 2)):
-        await session.rewind(to)
-        await go(session, Adds(), [told(1)])
-        assert session.state.total == 1
-        assert len([entry async for entry in session.log(kinds={"call"})]) == calls + 1
 
 
 async def test_a_turn_that_is_done_runs_nothing_more(session: Session[Tally]) -> None:

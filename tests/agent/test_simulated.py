@@ -252,13 +252,6 @@ async def test_the_same_seed_asks_the_model_the_same(begin: Begin) -> None:
     assert len({seed for _, seed in asked[0]}) == 3
 
 
-async def test_an_answer_that_was_recorded_is_not_asked_for_again(begin: Begin) -> None:
-    session, model = await begin("Tea, please.")
-    for _ in range(2):
-        assert await session.reply("What would you like?", call_id="1") == "Tea, please."
-    assert len(model.asked) == 1
-
-
 async def test_its_view_stays_within_the_budget_and_all_is_kept(begin: Begin) -> None:
     context = Context(budget=400)
     session, model = await begin(*[f"answer {number} " + "word " * 20 for number in range(12)], context=context)

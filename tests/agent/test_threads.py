@@ -322,15 +322,6 @@ async def test_what_is_said_to_an_agent_that_waits_is_its_answer(purses: Threads
     assert await spent(purses, thread.id) == 100
 
 
-async def test_a_thread_that_waits_is_nothing_but_state(purses: Threads) -> None:
-    thread = await purses.create("ann")
-    await purses.add(thread, "pay_if_allowed 100")
-    before = asyncio.all_tasks()
-    assert (await purses.run(thread, Agent(Payer()))).status == "waiting"
-    assert asyncio.all_tasks() <= before
-    assert (await purses.store.head(thread.id)).holder is None
-
-
 async def test_a_thread_that_is_deleted_meanwhile_is_not_listed(
     threads: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,6 @@ from stateroom.errors import ModelFailed, NotFound
 from stateroom.gallery import CounterEnvironment
 from stateroom.model import Request, Segment, function_call_output, local as local_module, open_model, text_of
 from stateroom.model.local import LocalModel
-from stateroom.rollout import plan_run, run
 from stateroom.training import sequences
 from tests.messages import raises
 from tests.patience import PATIENCE
@@ -261,24 +260,3 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, pac
     monkeypatch.setattr(local_module, "find_spec", lambda name: None if name == package else find_spec(name))
     with raises(NotFound):
         open_model("local", {})
-
-
-@needs_model
-async def test_it_acts_and_is_judged(tmp_path: Path) -> None:
-    plan = plan_run(
-        "counter",
-        model="local",
-        limit=1,
-        max_steps=2,
-        settings={"max_output_tokens": 24},
-        store="memory://",
-        output=tmp_path / "a.jsonl",
-    )
-    await run(plan)
-    row = json.loads(plan.files.rollouts.read_text())
-    output = row["response"]["output"]
-    assert row["reward"] in (0.0, 1.0)
-    assert output
-    assert row["response"]["usage"]["output_tokens"] > 0
-    calls = [item["call_id"] for item in output if item["type"] == "function_call"]
-    assert [item["call_id"] for item in output if item["type"] == "function_call_output"] == calls
