@@ -97,10 +97,3 @@ async def test_a_channel_of_which_only_changes_are_saved_is_whole_again(store: S
     assert len([each async for each in saver.alist(CONFIG)]) < 12
     done = await elsewhere.ainvoke({"lines": ["more"]}, CONFIG)
     assert done["lines"] == [*expected, "more", "line 25"]
-
-
-async def test_a_graph_may_run_in_another_thread(saver: StateroomSaver) -> None:
-    graph = counting(saver)
-    done = await asyncio.to_thread(graph.invoke, {"seen": [], "left": 5}, CONFIG)
-    assert done == {"seen": [5, 4, 3, 2, 1], "left": 0}
-    assert len(await asyncio.to_thread(lambda: list(graph.get_state_history(CONFIG)))) == 7

@@ -9,8 +9,8 @@ import pytest
 from stateroom import Sessions
 from stateroom.agent import Agent, Trajectory, recall, run
 from stateroom.errors import InvalidMove, SessionClosed, SessionError, SessionSealed
-from stateroom.model import Item, Model, Scripted, function_call, message
-from stateroom.session import Session, Update
+from stateroom.model import Item, Model, Scripted, function_call
+from stateroom.session import Session
 from stateroom.store import Store
 from tests.agent.asking import CALLS, Office, OfficeEnvironment, letters, says
 from tests.messages import raises
@@ -162,17 +162,6 @@ async def test_a_read_that_asks_among_reads_keeps_their_order(room: Room) -> Non
     assert room.session.state.notes == ["x"]
 
 
-async def test_two_that_ask_do_so_one_after_the_other(room: Room) -> None:
-    model = Scripted([[function_call("pay", "c", amount=1), function_call("pay", "c", amount=2)], "done"])
-    for amount in (1, 2):
-        assert (await room.run(model)).question == f"Pay {amount}?"
-        await room.session.agent.answer(f"yes, {amount}")
-    await room.run(model)
-    told = outputs((await recall(room.session.agent)).items)
-    assert told == ["paid, and told 'yes, 1'", "paid, and told 'yes, 2'"]
-    assert (room.session.state.paid, room.ran) == (3, ["pay 1", "pay 1", "pay 2", "pay 2"])
-
-
 async def test_an_answer_is_for_the_call_that_asked_and_no_other(room: Room) -> None:
     model = Scripted([CALLS["pay"], CALLS["pay"], "done"])
     await room.run(model)
@@ -248,19 +237,6 @@ async def test_it_can_be_cancelled_while_it_waits(room: Room, name: str) -> None
         with raises(InvalidMove):
             await refused
     assert (room.session.state.paid, room.sent) == (0, 0)
-
-
-async def test_after_a_cancellation_it_can_have_another_task(room: Room) -> None:
-    await room.run(says("pay"))
-    await room.session.agent.cancel()
-    await room.session.agent.say(
-        Update([{"type": "message", "role": "user", "content": "Again."}], "user", ("new_task",))
-    )
-    model = Scripted([CALLS["pay"], CALLS["pay"], [message("done")]])
-    assert (await room.run(model)).question == "Pay 300?"
-    await room.session.agent.answer("yes")
-    assert (await room.run(model)).status == "completed"
-    assert room.session.state.paid == 300
 
 
 async def test_a_session_that_was_judged_or_closed_hears_nothing_more(room: Room) -> None:

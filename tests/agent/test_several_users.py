@@ -165,14 +165,6 @@ async def test_the_answer_to_a_models_question_names_who_gave_it(store: Store) -
     assert outputs_of((await threads.items(thread)).items) == ["bob: I do"]
 
 
-async def test_a_message_may_have_the_name_itself(store: Store) -> None:
-    threads = Threads(opened(store))
-    thread = await threads.create("ann")
-    await threads.add(thread, {"role": "user", "name": "bob", "content": "go"})
-    await threads.run(thread, Agent(Spender()))
-    assert await spent(await threads.sessions.open(thread.id)) == (0, 1)
-
-
 def test_a_model_reads_the_name_before_the_text() -> None:
     parts = [{"type": "input_text", "text": "go"}]
     items: list[Item] = [

@@ -1,7 +1,6 @@
 """Threads: conversations that go on, on every kind of store."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -407,17 +406,3 @@ async def test_whoever_runs_it_a_thread_can_be_cancelled(purses: Threads, others
     await others.add(thread, "pay 2")
     assert (await others.run(thread, Agent(Payer()))).status == "completed"
     assert await spent(others, thread.id) == 2
-
-
-async def test_a_worker_that_died_holds_a_thread_no_longer_than_its_lease(url: str, store: Store) -> None:
-    dead, later = (
-        Sessions[Any](PurseEnvironment(), store, SessionLimits(now=now))
-        for now in (time.time, lambda: time.time() + NEVER)
-    )
-    thread = await Threads(dead).create("ann")
-    await Threads(dead).add(thread, "pay 1")
-    now = dead.runtime.now()
-    await store.lease(thread.id, "somebody who died", now=now, until=now + 30)
-    with pytest.raises(SessionLeased):
-        await Threads(dead).run(thread, Agent(Payer()))
-    assert (await Threads(later).run(thread, Agent(Payer()))).status == "completed"

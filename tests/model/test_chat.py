@@ -174,24 +174,6 @@ def test_an_empty_answer_is_an_empty_message() -> None:
     assert completion_items({"content": "", "reasoning_content": "Hm."}) == [reasoning("Hm.")]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        None,
-        "text",
-        {"role": "user", "content": "I am the user."},
-        {"content": 7},
-        {"content": ["text"]},
-        {"tool_calls": [{"id": "c"}]},
-        {"tool_calls": ["add"]},
-        {"tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "x", "input": "y"}}]},
-    ],
-)
-def test_a_message_that_is_none_is_refused(wrong: Any) -> None:
-    with pytest.raises(ModelFailed):
-        completion_items(wrong)
-
-
 @pytest.mark.parametrize("wrong", [{"type": "web_search_call"}, {"type": "item_reference", "id": "x"}])
 def test_an_item_without_a_form_in_chat_is_named(wrong: Item) -> None:
     with raises(ModelFailed):

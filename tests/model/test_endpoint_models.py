@@ -59,19 +59,13 @@ async def test_a_request_of_chat(server: Server) -> None:
     assert asked.body == {"model": "m", "seed": 11, "max_tokens": 9, "top_k": 7}
 
 
-async def test_no_tools_are_not_mentioned(server: Server, kind: str) -> None:
-    server.replies = [says(kind, "Hi.")]
-    async with asking(kind, server.url) as model:
-        await answer_of(model, Request(input_items("Hello.")))
-    assert "tools" not in server.asked[0].body
-
-
-async def test_a_user_is_named_in_the_text(server: Server, kind: str) -> None:
+async def test_a_user_is_named_in_the_text_and_no_tools_are_not_mentioned(server: Server, kind: str) -> None:
     server.replies = [says(kind, "Hi.")]
     async with asking(kind, server.url) as model:
         await answer_of(model, Request([{"type": "message", "role": "user", "name": "ann", "content": "Hello."}]))
     [said] = server.asked[0].body["input" if kind == "responses" else "messages"]
     assert (said["content"], "name" in said) == ("ann: Hello.", False)
+    assert "tools" not in server.asked[0].body
 
 
 async def test_settings_have_the_last_word(server: Server) -> None:
@@ -115,16 +109,6 @@ async def test_reasoning_goes_back_as_it_came(server: Server) -> None:
     assert server.asked[1].body["input"][1:] == answer.items
 
 
-@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-async def test_reasoning_of_chat_goes_back_as_it_came(server: Server, name: str) -> None:
-    server.replies = [completion({"content": "Yes.", name: "Hm."})]
-    async with asking("chat", server.url) as model:
-        answer = await answer_of(model, Request(input_items("Really?")))
-        assert [item["type"] for item in answer.items] == ["reasoning", "message"]
-        await answer_of(model, Request([*input_items("Really?"), *answer.items]))
-    assert server.asked[1].body["messages"][1] == {"role": "assistant", "content": "Yes.", name: "Hm."}
-
-
 async def test_reasoning_of_chat_has_no_foreign_field_in_responses(server: Server) -> None:
     server.replies = [completion({"content": "Yes.", "reasoning": "Hm."}), says("responses", "Hi.")]
     async with asking("chat", server.url) as model:
@@ -142,14 +126,6 @@ async def test_a_model_that_does_not_reason_is_not_asked_for_its_reasoning_again
         await answer_of(model, Request(input_items("Hello.")))
         await answer_of(model, Request(input_items("Hello.")))
     assert ["include" in asked.body for asked in server.asked] == [True, False, False]
-
-
-async def test_other_refusals_are_not_taken_for_that(server: Server) -> None:
-    server.replies = [Reply({"error": {"message": "no"}}, 400)]
-    async with asking("responses", server.url) as model:
-        with pytest.raises(ModelFailed):
-            await answer_of(model, Request(input_items("Hello.")))
-    assert len(server.asked) == 1
 
 
 async def test_what_vllm_tells_of_tokens_is_kept(server: Server) -> None:

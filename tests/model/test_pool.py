@@ -237,14 +237,6 @@ async def test_the_usual_pauses_are_random() -> None:
 # By their spec.
 
 
-async def test_the_servers_are_listed_after_the_name(pair: list[tuple[VLLM, str]]) -> None:
-    spec = f"chat:m@{urls(pair)}"
-    async with open_model(spec, {}) as source:
-        assert source.name == source.for_episode(0).name == spec
-        await asyncio.gather(*(ask(source.for_episode(seed), seed) for seed in range(20)))
-    assert all(server.recorded for server, _ in pair)
-
-
 async def test_each_host_gets_its_own_key(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_KEY_127_0_0_1", "of-the-number")
     monkeypatch.setenv("API_KEY_LOCALHOST", "of-the-name")

@@ -132,14 +132,6 @@ async def test_a_key_with_a_line_end_after_it_is_good(server: Server, monkeypatc
     assert echo(server.asked[0]) == f"Bearer {KEY}"
 
 
-async def test_without_a_key_the_header_says_so(server: Server) -> None:
-    server.replies = [Reply({"error": {"message": "none of that"}}, 400)]
-    async with open_model(f"chat:m@{server.url}", {}) as source:
-        with pytest.raises(StateroomError):
-            await answer_of(source.for_episode(0), HELLO)
-    assert echo(server.asked[0]) == "Bearer none"
-
-
 async def test_the_key_of_openai_goes_to_no_other_host(
     server: Server, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

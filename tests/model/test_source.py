@@ -1,6 +1,5 @@
 """Models by what a user typed."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -122,14 +121,6 @@ async def test_an_endpoint_is_shared_by_all_episodes(server: Server, kind: str) 
         assert source.for_episode(1) is source.for_episode(2)
         await answer_of(source.for_episode(1), HELLO)
     assert server.asked[0].body["model"] == "org/m@v2"
-
-
-async def test_a_rollouts_file_is_a_model(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    row = {"responses_create_params": {"input": "Hello."}, "response": {"output": [message("Hi.")]}}
-    path.write_text(json.dumps(row))
-    async with open_model(f"replay:{path}", {}) as source:
-        assert (await answer_of(source.for_episode(0), HELLO)).items == [message("Hi.")]
 
 
 def test_a_policy_that_cannot_be_made_is_a_failure_of_the_episode() -> None:
