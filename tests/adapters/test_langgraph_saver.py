@@ -10,7 +10,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from stateroom.adapters.langgraph import StateroomSaver
 from stateroom.errors import NotFound, StoreError, UnknownSession
 from stateroom.session import History, Retention, RetentionPolicy, check_session
-from stateroom.store import Store, open_store
+from stateroom.store import Store
 from tests.adapters.checkpoints import checkpoint, config, ids_of, put, values_of, writes_of
 from tests.messages import raises
 
@@ -293,16 +293,6 @@ async def test_any_serializer_will_do(store: Store) -> None:
     other = StateroomSaver(store, serde=EncryptedSerializer(Scrambling()))
     assert await values_of(other, "t", "0003") == {"messages": words(3), "step": 3}
     assert await writes_of(other, "t") == [("task", "c", {"a": [1, None]})]
-
-
-async def test_a_store_may_be_compressed_and_tiered(tmp_path: Any) -> None:
-    for url in (
-        f"sqlite:///{tmp_path}/rooms.db?compress=zstd",
-        f"tiered://?warm=sqlite:///{tmp_path}/warm.db&cold=file://{tmp_path}/cold",
-    ):
-        async with open_store(url) as store:
-            await talk(StateroomSaver(store), "t", 1, 12)
-            assert await values_of(StateroomSaver(store), "t", "0007") == {"messages": words(7), "step": 7}
 
 
 async def test_from_another_thread_it_is_used_without_await(saver: StateroomSaver) -> None:

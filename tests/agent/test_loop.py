@@ -244,51 +244,6 @@ async def test_what_a_policy_raises_is_not_taken_for_the_deadline(
         await go(session, Says(error), ASK, deadline=60)
 
 
-async def test_the_cancellation_of_an_episode_gets_through(session: Session[Tally]) -> None:
-    waiting = asyncio.Event()
-
-    async def forever() -> list[Item]:
-        waiting.set()
-        await asyncio.Event().wait()
-        return DONE
-
-    task = asyncio.create_task(go(session, Says(forever), ASK))
-    await waiting.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
-class Adds(Policy):
-    """Adds the number that it was told last."""
-
-    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-        if conversation[-1]["type"] == "function_call_output":
-            return DONE
-        return [function_call("add", "call_0", number=int(conversation[-1]["content"]))]
-
-
-def told(number: int) -> Item:
-    return {"type": "message", "role": "user", "content": str(number)}
-
-
-async def test_acting_on_a_fork_or_in_another_turn_runs_every_call(session: Session[Tally]) -> None:
-    fork = await session.fork()
-    await go(session, Adds(), [told(1)])
-    await go(fork, Adds(), [told(100)])
-    await session.agent.say(Update([told(10)], "user", ["new_task"]))
-    await go(session, Adds(), [told(1)])
-    assert (session.state.total, fork.state.total) == (11, 100)
-    assert [entry.call_id async for entry in session.log(kinds={"call"})] == ["0.0.0", "1.0.0"]
-
-
-async def test_a_turn_that_is_done_runs_nothing_more(session: Session[Tally]) -> None:
-    policy = Says([function_call("add", "a", number=1)], DONE)
-    assert len((await go(session, policy, ASK)).output) == 3
-    again = await go(session, policy, ASK)
-    assert (again.output, again.status, len(policy.seen)) == ([], "completed", 2)
-
-
 async def test_bad_calls_of_one_turn_are_not_held_against_the_next(session: Session[Tally]) -> None:
     bad = [function_call("nothing", "c")]
     limited = Agent(Says(bad, bad, bad, DONE), max_invalid_calls=2)
@@ -308,9 +263,12 @@ async def test_calls_that_were_open_when_a_turn_was_ended_are_not_made_in_the_ne
     assert session.state.total == 0
 
 
-async def test_an_agent_that_asks_and_a_tool_of_the_same_name_are_one_too_many(session: Session[Tally]) -> None:
+@pytest.mark.parametrize("name", ["ask_user", "make_plan"])
+async def test_an_agents_own_tool_and_one_of_the_same_name_are_one_too_many(session: Session[Tally], name: str) -> None:
     with raises(DefinitionError):
-        await act(session, session.agent, Agent(Says(DONE), asks=True), [{"type": "function", "name": "ask_user"}], ASK)
+        await act(
+            session, session.agent, Agent(Says(DONE), asks=True, plan=True), [{"type": "function", "name": name}], ASK
+        )
 
 
 class Oracle(Environment[None]):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stateroom.errors import ModelUnavailable, NotFound
-from stateroom.model import Model, ModelLimits, Request, Scripted, answer_of, input_items, open_model
+from stateroom.model import Model, ModelLimits, Request, answer_of, input_items, open_model
 from tests.messages import raises
 from tests.model.endpoints import (
     EndpointPool,
@@ -251,9 +251,3 @@ async def test_each_host_gets_its_own_key(server: Server, monkeypatch: pytest.Mo
 def test_each_address_is_checked(more: str) -> None:
     with raises(NotFound):
         open_model(f"chat:m@http://a/v1,{more}", {})
-
-
-@pytest.mark.parametrize("spec", ["replay:x.jsonl", "local", "reference", "gold", Scripted(["Hi."])])
-def test_a_model_without_a_server_takes_no_limits(spec: str | Model) -> None:
-    with raises(NotFound):
-        open_model(spec, {"reference": Scripted}, limits=ModelLimits())

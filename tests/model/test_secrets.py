@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from stateroom.errors import ModelUnavailable, NotFound, StateroomError
-from stateroom.model import Judge, ModelLimits, Request, Scripted, answer_of, input_items, open_model, text_of
+from stateroom.model import Judge, ModelLimits, Request, answer_of, input_items, open_model, text_of
 from stateroom.model.address import key_variable
 from tests.messages import raises
 from tests.model.endpoints import KEY, Asked, Hang, ModelAddress, Reply, Server, asking, says
@@ -160,12 +160,6 @@ async def test_a_named_variable_has_the_key(server: Server, kind: str, monkeypat
     async with open_model(f"{kind}:m@{server.url}", {}, api_key_env="LAB_KEY") as source:
         await answer_of(source.for_episode(0), HELLO)
     assert echo(server.asked[0]) == f"Bearer {KEY}"
-
-
-@pytest.mark.parametrize("spec", ["replay:x.jsonl", "local", "reference"])
-def test_a_model_without_a_server_takes_no_key(spec: str) -> None:
-    with raises(NotFound):
-        open_model(spec, {"reference": Scripted}, api_key_env="LAB_KEY")
 
 
 @pytest.mark.parametrize(
