@@ -154,7 +154,7 @@ async def check(store: Store, saver: StateroomSaver, plain: Plain) -> None:
 def few_open_namespaces() -> Iterator[None]:
     """So few that those not used are closed soon."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(thread_module, "OPEN", 1)
+        patch.setattr(thread_module, "MAX_OPEN_NAMESPACES", 1)
         yield
 
 

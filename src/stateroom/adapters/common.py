@@ -18,7 +18,7 @@ from stateroom.store import Store, open_store
 
 T = TypeVar("T")
 
-NEVER = 1e11
+FOREVER_SECONDS = 1e11
 """The time to live of a conversation without one, in seconds: some three thousand years."""
 
 
@@ -66,7 +66,7 @@ class Conversations:
 
     def __init__(self, store: Store, *, ttl: float | None = None, now: Callable[[], float] = time.time) -> None:
         """`ttl` is the time to live after the last use, in seconds; by default conversations do not expire."""
-        limits = SessionLimits(ttl=ttl or NEVER, now=now)
+        limits = SessionLimits(ttl=ttl or FOREVER_SECONDS, now=now)
         self._sessions = Sessions[Messages](MessagesEnvironment(self.framework), store, limits)
 
     @classmethod

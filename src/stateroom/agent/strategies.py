@@ -35,7 +35,7 @@ PROMPT = (
 
 HEADING = "What was said and done before this, in short:"
 
-LEAST = 64
+MIN_SUMMARY_TOKENS = 64
 """Tokens; a shorter summary is not worth a request."""
 
 
@@ -160,7 +160,7 @@ class Summarise:
     async def apply(self, window: Window, bounds: Bounds) -> Window:
         old = self._old(window, bounds)
         room = bounds.target.tokens - window.total + sum(unit.size.tokens for unit in old)
-        if not old or room < LEAST:
+        if not old or room < MIN_SUMMARY_TOKENS:
             return window
         try:
             item = message(f"{HEADING}\n{await self._summary(window, old, room)}")

@@ -15,7 +15,7 @@ OPENAI_KEY = "OPENAI_API_KEY"
 NO_KEY = "none"
 """The key for servers that need none; the header must not be empty."""
 
-SECRET = 16
+MIN_SECRET_LENGTH = 16
 """Minimum length of a secret key; a shorter one is a word such as `ollama`."""
 
 _MODEL_AT = re.compile(r"(?P<model>.+?)@(?P<urls>https?://.*)", re.DOTALL)
@@ -77,7 +77,7 @@ class ModelAddress:
 
     def hidden_in_answer(self, text: str) -> str:
         """An answer without the key, unless the key is so short that it may be an ordinary word."""
-        return self.hidden(text) if len(self.key) >= SECRET else text
+        return self.hidden(text) if len(self.key) >= MIN_SECRET_LENGTH else text
 
 
 def key_variable(url: str) -> str:

@@ -30,10 +30,10 @@ except ModuleNotFoundError as error:
 
 API = Literal["responses", "chat"]
 
-CONNECT = 10.0
+CONNECT_SECONDS = 10.0
 """Seconds to connect."""
 
-PASSING = frozenset({408, 409, 429})
+PASSING_STATUSES = frozenset({408, 409, 429})
 """HTTP statuses, besides those from 500 on, after which another attempt may succeed."""
 
 OUTPUT_LIMITS = ("max_output_tokens", "max_completion_tokens", "max_tokens")
@@ -42,7 +42,7 @@ OUTPUT_LIMITS = ("max_output_tokens", "max_completion_tokens", "max_tokens")
 CHARACTERS_PER_TOKEN = 4
 """What tokens are estimated by."""
 
-FAILURES = 3
+MAX_FAILURES = 3
 """Failures in a row after which an endpoint is ill."""
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Endpoint:
             api_key=address.key,
             base_url=address.url,
             max_retries=0,  # ModelLimits has them
-            timeout=openai.Timeout(None, connect=CONNECT),
+            timeout=openai.Timeout(None, connect=CONNECT_SECONDS),
         )
         # Resolved here: the SDK imports much for them, which must not count as part of an attempt.
         self._respond = self._client.responses.with_raw_response.create
@@ -134,7 +134,7 @@ class Endpoint:
         if status in (401, 403):
             variable, sent = self.address.variable, self.address.key != NO_KEY
             message += f" (is the key in {variable} right?)" if sent else f" (no key was sent: set {variable})"
-        passing = (status in PASSING or status >= 500) and headers.get("x-should-retry") != "false"
+        passing = (status in PASSING_STATUSES or status >= 500) and headers.get("x-should-retry") != "false"
         after = retry_after(headers, self._today())
         health: Literal["well", "failing"] = "failing" if passing and status >= 500 else "well"
         return Trouble(f"answered {status}: {message}", passing, after, health)
@@ -359,7 +359,7 @@ class _Member:
             self.ill, self.until, self._failures = 0, -inf, 0
             return
         self._failures += 1
-        if health == "gone" or self._failures >= FAILURES:
+        if health == "gone" or self._failures >= MAX_FAILURES:
             self.fall_ill()
 
     def fall_ill(self) -> None:

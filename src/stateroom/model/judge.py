@@ -37,16 +37,16 @@ Give a score from {low} (worst) to {high} (best). Answer with one JSON object an
 {{"score": <number>, "reason": "<one or two sentences>"}}"""
 """The system prompt; `{rubric}`, `{low}` and `{high}` are filled in."""
 
-SECONDS = 25.0
+VOTE_SECONDS = 25.0
 """The default timeout of a vote. It is below the 30 seconds of a verifier, so that the judge fails first."""
 
-MAX_QUOTED = 200
+MAX_QUOTED_CHARACTERS = 200
 """Characters of a model's answer that an error message quotes."""
 
 MAX_TEXTS = 10_000
 """Texts in a memory cache."""
 
-FILE_TIMEOUT = 10.0
+FILE_LOCK_SECONDS = 10.0
 """Seconds to wait for another process that writes to a cache file."""
 
 logger = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class Judge:
         parse: Callable[[str], Reading] = read_score,
         settings: Mapping[str, Any] = NO_SETTINGS,
         tries: int = 3,
-        seconds: float = SECONDS,
+        seconds: float = VOTE_SECONDS,
         cache: str | Path | None = None,
     ) -> None:
         self.quorum = votes // 2 + 1 if quorum is None else quorum
@@ -290,7 +290,7 @@ class FileCache:
         await asyncio.to_thread(self._put, key, text)
 
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, timeout=FILE_TIMEOUT, isolation_level=None)
+        return sqlite3.connect(self._path, timeout=FILE_LOCK_SECONDS, isolation_level=None)
 
     def _get(self, key: str) -> str | None:
         try:
@@ -316,7 +316,7 @@ def _seed(key: str, attempt: int) -> int:
 
 
 def _shortened(text: str) -> str:
-    return repr(text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…")
+    return repr(text if len(text) <= MAX_QUOTED_CHARACTERS else f"{text[:MAX_QUOTED_CHARACTERS]}…")
 
 
 def _check(votes: int, quorum: int, tries: int, scale: tuple[float, float], prompt: str) -> None:

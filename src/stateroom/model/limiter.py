@@ -16,7 +16,7 @@ import msgspec
 from stateroom.errors import ModelUnavailable
 from stateroom.pauses import Pauses
 
-BURST = 1.0
+BURST_SECONDS = 1.0
 """Seconds' worth of requests and tokens that may be sent at once."""
 
 logger = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ class _Pace:
 
     def ready(self, amount: int) -> float:
         """The time from which this amount may be taken."""
-        return self._paid - max(0.0, max(BURST, self._each) - amount * self._each)
+        return self._paid - max(0.0, max(BURST_SECONDS, self._each) - amount * self._each)
 
     def take(self, amount: int, now: float) -> None:
         self._paid = max(self._paid, now) + amount * self._each

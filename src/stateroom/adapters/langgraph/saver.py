@@ -45,7 +45,7 @@ from stateroom.store import Store, open_store
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PAGE = 32
+PAGE_SIZE = 32
 """Checkpoints that are read together."""
 
 
@@ -154,7 +154,7 @@ class StateroomSaver(BaseCheckpointSaver[int]):
         """Checkpoints, newest first, of the thread in the config, or of all threads."""
         names = await self._names(config, get_checkpoint_id(before) if before else None)
         left = len(names) if limit is None else limit
-        size = PAGE if filter else min(PAGE, max(left, 1))
+        size = PAGE_SIZE if filter else min(PAGE_SIZE, max(left, 1))
         for start in range(0, len(names), size):
             async for thread, name, found in self._page(names[start : start + size]):
                 if left <= 0:
@@ -204,9 +204,9 @@ class StateroomSaver(BaseCheckpointSaver[int]):
             return histories
         line = [(namespace, id) for id in ancestors(cached.state, namespace, checkpoint)]
         open_ones = dict(histories)
-        for start in range(0, len(line), PAGE):
-            page = await read_checkpoints(cached, line[start : start + PAGE]) if open_ones else {}
-            for found in [page[name] for name in line[start : start + PAGE] if name in page]:
+        for start in range(0, len(line), PAGE_SIZE):
+            page = await read_checkpoints(cached, line[start : start + PAGE_SIZE]) if open_ones else {}
+            for found in [page[name] for name in line[start : start + PAGE_SIZE] if name in page]:
                 self._add_ancestor(open_ones, found)
         for history in histories.values():
             history["writes"].reverse()

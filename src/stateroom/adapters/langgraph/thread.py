@@ -19,10 +19,10 @@ from stateroom.errors import UnknownRevision
 from stateroom.session import CachedSession, History
 from stateroom.state import Patch, State, patched
 
-OPEN = 16
+MAX_OPEN_NAMESPACES = 16
 """Namespaces below the root whose current checkpoint stays in the state; that of the root always does."""
 
-NEAR = 100
+MAX_REVISION_GAP = 100
 """Revisions at most this far apart are read in one pass over the log."""
 
 Name = tuple[str, str]
@@ -223,7 +223,7 @@ def _runs(revisions: list[int]) -> Iterator[list[int]]:
     """Groups of revisions that are near to each other, in order."""
     run = revisions[:1]
     for last, revision in pairwise(revisions):
-        if revision - last > NEAR:
+        if revision - last > MAX_REVISION_GAP:
             yield run
             run = []
         run.append(revision)
@@ -390,7 +390,7 @@ def _close_oldest(change: ThreadChange) -> None:
     """Close the least recently used namespace, if there are many; its checkpoints stay in the log."""
     thread = change.thread
     open_ones = [name for name in thread.current if name]
-    if len(open_ones) >= OPEN:
+    if len(open_ones) >= MAX_OPEN_NAMESPACES:
         oldest = min(open_ones, key=lambda name: thread.saved[name][thread.current[name].id].at)
         change.discard("writes", oldest, thread.current[oldest].id)
         _close(change, oldest)

@@ -37,10 +37,8 @@ from stateroom.store import Head, HeadFilter, Record, Snapshot, Store
 ENVIRONMENT = "langgraph"
 PREFIX = f"{ENVIRONMENT}:"
 
-NEVER = 250_000_000_000.0
+NEVER_EXPIRES = 250_000_000_000.0
 """The expiry of a thread without a time to live: a time that every store and calendar can hold."""
-
-MAX_BYTES = 1 << 30
 
 Edit = Callable[[CachedSession, ThreadChange], Awaitable[None]]
 """Changes a thread. It runs again after a conflict."""
@@ -52,7 +50,6 @@ class GraphThreads:
     def __init__(self, store: Store, ttl: float | None, hot: int, now: Callable[[], float]) -> None:
         self.store = store
         self.ttl = ttl
-        self.hot = hot
         self.now = now
         self._limits = SessionLimits(ttl=ttl or 0, max_log=1 << 62, now=now)
         self._cached: LRU[str, CachedSession] = LRU(hot)
@@ -188,7 +185,7 @@ class GraphThreads:
             environment=ENVIRONMENT,
             owner="",
             created=now,
-            expires=NEVER if self.ttl is None else now + self.ttl,
+            expires=NEVER_EXPIRES if self.ttl is None else now + self.ttl,
             revision=revision,
             parent=parent,
             parent_revision=revision if parent else 0,
