@@ -184,7 +184,7 @@ async def asking(
     endpoints = [Endpoint(f"{kind}:m@{each}", ModelAddress("m", each, key), timing.today) for each in url.split(",")]
     pool = EndpointPool(name, endpoints, limits or ModelLimits(), limiter, timing)
     try:
-        yield ChatModel(pool) if kind == "chat" else ResponsesModel(pool, tells_seed=True)
+        yield ChatModel(pool) if kind == "chat" else ResponsesModel(pool, sends_seed=True)
     finally:
         await pool.close()
 

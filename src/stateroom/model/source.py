@@ -202,7 +202,7 @@ def _remote(
 
     names = [spec] if len(addresses) == 1 else [f"{kind}:{address.model}@{address.url}" for address in addresses]
     pool = EndpointPool(spec, [*map(Endpoint, names, addresses)], limits, limiter)
-    model = ChatModel(pool) if kind == "chat" else ResponsesModel(pool, tells_seed=kind == "responses")
+    model = ChatModel(pool) if kind == "chat" else ResponsesModel(pool, sends_seed=kind == "responses")
     return _shared(spec, model, pool.close, connects=True)
 
 
@@ -232,18 +232,18 @@ def _of_object(given: Model | type[Model] | ModelSource) -> ModelSource:
     return _of_class(getattr(given, "__name__", repr(given)), given)
 
 
-def _of_class(name: str, found: Any) -> ModelSource:
+def _of_class(name: str, model_class: Any) -> ModelSource:
     """A policy class makes a new policy for each episode; all episodes share one instance of another model class."""
-    if not (isinstance(found, type) and issubclass(found, Model)):
+    if not (isinstance(model_class, type) and issubclass(model_class, Model)):
         raise NotFound(f"{name} is not a subclass of stateroom.model.Policy or stateroom.model.Model")
-    if isabstract(found):
-        missing = " and ".join(sorted(found.__abstractmethods__))
+    if isabstract(model_class):
+        missing = " and ".join(sorted(model_class.__abstractmethods__))
         raise NotFound(f"{name} is abstract: it does not define {missing}")
-    if issubclass(found, Policy):
-        return ModelSource(name, found)
+    if issubclass(model_class, Policy):
+        return ModelSource(name, model_class)
     try:
         with contained:
-            return _shared(name, found())
+            return _shared(name, model_class())
     except StateroomError:
         raise
     except Exception as error:

@@ -130,9 +130,9 @@ def splices(old: Sequence[bytes], new: Sequence[bytes]) -> list[Splice]:
         between = SequenceMatcher(None, old[start:end], new[start:new_end], autojunk=False).get_opcodes()
     else:
         between = [("replace", 0, end - start, 0, new_end - start)]
-    found = [
+    replaced = [
         (start + from_, start + to, list(new[start + new_from : start + new_to]))
         for what, from_, to, new_from, new_to in between
         if what != "equal"
     ]
-    return [*reversed(found), *first]
+    return [*reversed(replaced), *first]

@@ -162,20 +162,20 @@ async def read_checkpoints(cached: CachedSession, names: Iterable[Name]) -> dict
     """Read checkpoints of a thread together; those that do not exist, or were pruned, are left out."""
     now: GraphThread = cached.state
     before: dict[Name, SavedCheckpoint] = {}
-    found: dict[Name, FullCheckpoint] = {}
+    checkpoints: dict[Name, FullCheckpoint] = {}
     for name in names:
         saved = now.find(*name)
         if saved is None:
             continue
         if now.is_current(*name):
-            found[name] = _full(now, name, saved, now)
+            checkpoints[name] = _full(now, name, saved, now)
         else:
             before[name] = saved
     states = await _states(cached, sorted({saved.at for saved in before.values()}))
     for name, saved in before.items():
         if (then := states.get(saved.at)) is not None:
-            found[name] = _full(then, name, saved, now)
-    return found
+            checkpoints[name] = _full(then, name, saved, now)
+    return checkpoints
 
 
 def _full(then: GraphThread, name: Name, saved: SavedCheckpoint, now: GraphThread) -> FullCheckpoint:
@@ -187,8 +187,8 @@ def _full(then: GraphThread, name: Name, saved: SavedCheckpoint, now: GraphThrea
 async def writes_of(cached: CachedSession, namespace: str, checkpoint: str) -> Writes:
     """All writes after a checkpoint, which need not exist yet."""
     name = (namespace, checkpoint)
-    found = await read_checkpoints(cached, [name])
-    return found[name].writes if name in found else cached.state.writes_of(*name)
+    checkpoints = await read_checkpoints(cached, [name])
+    return checkpoints[name].writes if name in checkpoints else cached.state.writes_of(*name)
 
 
 def ancestors(thread: GraphThread, namespace: str, checkpoint: str) -> Iterator[str]:
@@ -202,21 +202,21 @@ def ancestors(thread: GraphThread, namespace: str, checkpoint: str) -> Iterator[
 
 
 async def _states(cached: CachedSession, revisions: list[int]) -> dict[int, GraphThread]:
-    found: dict[int, GraphThread] = {}
+    states: dict[int, GraphThread] = {}
     for run in _runs(revisions):
         try:
             state: GraphThread = (await cached.at(run[0])).state
         except UnknownRevision:
-            found |= await _states(cached, run[1:])
+            states |= await _states(cached, run[1:])
             continue
-        found[run[0]] = state
+        states[run[0]] = state
         if len(run) == 1:
             continue
         async for entry in History(cached.store).entries(cached.head.id, after=run[0], until=run[-1]):
             state = patched(state, entry.patch)
             if entry.revision in run:
-                found[entry.revision] = state
-    return found
+                states[entry.revision] = state
+    return states
 
 
 def _runs(revisions: list[int]) -> Iterator[list[int]]:
@@ -345,16 +345,16 @@ class KeepLatest:
     async def __call__(self, cached: CachedSession, change: ThreadChange) -> None:
         thread = change.thread
         latest = {(namespace, max(checkpoints)) for namespace, checkpoints in thread.saved.items()}
-        for (namespace, id), found in (await read_checkpoints(cached, latest)).items():
-            kept = {id, *await self._sources(cached, namespace, found)}
+        for (namespace, id), full in (await read_checkpoints(cached, latest)).items():
+            kept = {id, *await self._sources(cached, namespace, full)}
             known = thread.saved[namespace].keys() | thread.writes.get(namespace, {}).keys()
             is_current = thread.is_current(namespace, id)
             _drop(change, namespace, known - kept)
             if not is_current:
-                change.set("current", namespace, value=found.checkpoint)
-                change.set("channels", namespace, value=found.channels)
-                if found.writes:
-                    change.set("writes", namespace, id, value=found.writes)
+                change.set("current", namespace, value=full.checkpoint)
+                change.set("channels", namespace, value=full.channels)
+                if full.writes:
+                    change.set("writes", namespace, id, value=full.writes)
             _move(change, namespace, id, cached.head.revision + 1)
 
     async def _sources(self, cached: CachedSession, namespace: str, latest: FullCheckpoint) -> list[str]:
@@ -367,8 +367,8 @@ class KeepLatest:
             if not missing:
                 break
             sources.append(id)
-            for found in (await read_checkpoints(cached, [(namespace, id)])).values():
-                missing -= found.channels.keys()
+            for ancestor in (await read_checkpoints(cached, [(namespace, id)])).values():
+                missing -= ancestor.channels.keys()
         return sources
 
 

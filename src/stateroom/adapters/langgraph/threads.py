@@ -126,8 +126,8 @@ class GraphThreads:
         if await self.store.children(cached.head.id):
             return
         head = cached.head
-        found = (saved.at for some in cached.state.saved.values() for saved in some.values())
-        needed = min(found, default=head.revision)
+        revisions = (saved.at for some in cached.state.saved.values() for saved in some.values())
+        needed = min(revisions, default=head.revision)
         snapshot = (await self.store.load(head.id, needed)).snapshot if needed > head.parent_revision else None
         if snapshot is not None:
             await self.store.prune(head.id, snapshot.revision)
