@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import uvicorn
 
-from stateroom.model import Limiter, ModelLimits
+from stateroom.model import Answer, Limiter, ModelLimits, Request, answer_of, input_items, open_model
 from stateroom.model.address import ModelAddress
 from stateroom.model.endpoint import Endpoint, EndpointPool, Question, Trouble
 from stateroom.model.limiter import Timing
@@ -187,6 +187,21 @@ async def asking(
         yield ChatModel(pool) if kind == "chat" else ResponsesModel(pool, sends_seed=True)
     finally:
         await pool.close()
+
+
+HELLO = Request(items=input_items("Hello."))
+
+
+async def answered(kind: str, server: Server, request: Request = HELLO, **options: Any) -> Answer:
+    """What a model behind a server answers."""
+    async with asking(kind, server.url, **options) as model:
+        return await answer_of(model, request)
+
+
+async def answered_by(spec: str, **options: Any) -> Answer:
+    """What the model of a spec answers."""
+    async with open_model(spec, {}, **options) as source:
+        return await answer_of(source.for_episode(0), HELLO)
 
 
 def completion(message: dict[str, Any], finish: str = "stop", **more: Any) -> Reply:

@@ -10,16 +10,13 @@ import pytest
 from stateroom.errors import ModelFailed
 from stateroom.model import ModelLimits, Request, answer_of, input_items, text_of
 from tests.messages import raises
-from tests.model.endpoints import FakeTime, Hang, Reply, Server, asking, says
-
-HELLO = Request(items=input_items("Hello."))
+from tests.model.endpoints import HELLO, FakeTime, Hang, Reply, Server, answered, asking, says
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
 async def test_what_may_pass_is_asked_again(server: Server, kind: str, status: int) -> None:
     server.replies = [Reply({"error": {"message": "later"}}, status), Reply("", status), says(kind, "Hi.")]
-    async with asking(kind, server.url) as model:
-        answer = await answer_of(model, HELLO)
+    answer = await answered(kind, server)
     assert [text_of(item) for item in answer.items] == ["Hi."]
     assert len(server.asked) == 3
 
@@ -32,9 +29,8 @@ async def test_what_the_server_refuses_is_asked_once(
     server: Server, kind: str, status: int, headers: dict[str, str]
 ) -> None:
     server.replies = [Reply({"error": {"message": "there are no such tokens"}}, status, headers)]
-    async with asking(kind, server.url) as model:
-        with raises(ModelFailed):
-            await answer_of(model, HELLO)
+    with raises(ModelFailed):
+        await answered(kind, server)
     assert len(server.asked) == 1
 
 
@@ -55,15 +51,13 @@ async def test_a_server_says_when_it_wants_to_be_asked_again(
 ) -> None:
     server.replies = [Reply({}, 429, headers), says(kind, "Hi.")]
     clock = FakeTime()
-    async with asking(kind, server.url, clock=clock) as model:
-        await answer_of(model, HELLO)
+    await answered(kind, server, clock=clock)
     assert clock.pauses == [pause]
 
 
 async def test_a_server_that_hangs_is_left_and_asked_again(server: Server, kind: str) -> None:
     server.replies = [Hang(), says(kind, "Hi.")]
-    async with asking(kind, server.url, ModelLimits(timeout=1)) as model:
-        answer = await answer_of(model, HELLO)
+    answer = await answered(kind, server, limits=ModelLimits(timeout=1))
     assert text_of(answer.items[0]) == "Hi."
 
 
@@ -113,25 +107,22 @@ async def cutting(replies: list[bytes]) -> AsyncIterator[str]:
 )
 async def test_rubbish_is_a_failure_and_not_a_crash(server: Server, kind: str, body: str) -> None:
     server.replies = [Reply(body)]
-    async with asking(kind, server.url) as model:
-        with raises(ModelFailed):
-            await answer_of(model, HELLO)
+    with raises(ModelFailed):
+        await answered(kind, server)
     assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize("written", ["\\ud83d", "\\uD83D"])
 async def test_half_of_a_character_does_no_harm(server: Server, kind: str, written: str) -> None:
     server.replies = [Reply(json.dumps(says(kind, "a\ud83d").body).replace("\\ud83d", written))]
-    async with asking(kind, server.url) as model:
-        answer = await answer_of(model, HELLO)
+    answer = await answered(kind, server)
     assert text_of(answer.items[0]) == "a?"
 
 
 async def test_a_request_that_is_no_json_is_a_failure(server: Server, kind: str) -> None:
     server.replies = [says(kind, "Hi.")]
-    async with asking(kind, server.url) as model:
-        with raises(ModelFailed):
-            await answer_of(model, Request(items=input_items("Hello."), settings={"temperature": object()}))
+    with raises(ModelFailed):
+        await answered(kind, server, Request(items=input_items("Hello."), settings={"temperature": object()}))
     assert server.asked == []
 
 
@@ -148,6 +139,5 @@ async def test_a_request_that_is_no_json_is_a_failure(server: Server, kind: str)
 )
 async def test_an_error_is_told_in_the_words_of_the_server(server: Server, kind: str, body: object) -> None:
     server.replies = [Reply(body, 400)]
-    async with asking(kind, server.url) as model:
-        with raises(ModelFailed):
-            await answer_of(model, HELLO)
+    with raises(ModelFailed):
+        await answered(kind, server)
