@@ -71,17 +71,6 @@ def names(window: Window) -> list[str]:
 # Units.
 
 
-def test_what_belongs_together_is_one_unit() -> None:
-    window = window_of(
-        said("user", "u"),
-        *(THOUGHT, function_call("a", "1"), function_call("b", "2")),
-        *(function_call_output("2", ""), function_call_output("1", "")),
-        *(THOUGHT, message("m")),
-        said("user", "u"),
-    )
-    assert [unit[:2] for unit in units_of(window)] == [(0, 1), (1, 6), (6, 8), (8, 9)]
-
-
 def test_calls_that_have_no_result_hold_only_until_the_user_speaks() -> None:
     begun = [function_call("a", "1"), function_call("b", "2"), function_call_output("1", "")]
     assert [unit[:2] for unit in units_of(window_of(*begun))] == [(0, 3)]

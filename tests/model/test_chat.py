@@ -63,23 +63,6 @@ def test_a_whole_episode_in_both_forms() -> None:
     assert items_of(messages) == items
 
 
-def test_what_comes_between_calls_of_a_turn_goes_before_them() -> None:
-    items = [
-        reasoning("First."),
-        function_call("add", "c1"),
-        reasoning("Then."),
-        message("And."),
-        function_call("add", "c2"),
-        function_call_output("c1", "1"),
-        function_call_output("c2", "2"),
-    ]
-    said, *results = messages_of(items)
-    assert said["reasoning_content"] == "First.\n\nThen."
-    assert said["content"] == "And."
-    assert [call["id"] for call in said["tool_calls"]] == ["c1", "c2"]
-    assert [result["tool_call_id"] for result in results] == ["c1", "c2"]
-
-
 def test_what_is_said_twice_is_two_messages() -> None:
     items = [message("One."), message("Two."), reasoning("Hm."), reasoning("So."), message("Three.")]
     assert [found["content"] for found in messages_of(items)] == ["One.", "Two.", "", "Three."]

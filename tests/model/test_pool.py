@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stateroom.errors import ModelUnavailable, NotFound
-from stateroom.model import Model, ModelLimits, Request, answer_of, input_items, open_model
+from stateroom.model import LocalLimiter, Model, ModelLimits, Request, answer_of, input_items, open_model
 from tests.messages import raises
 from tests.model.endpoints import (
     EndpointPool,
@@ -133,6 +133,21 @@ async def test_who_waits_for_a_server_that_is_gone_is_sent_to_another() -> None:
     async with asyncio.timeout(PATIENCE):  # the clock does not move: who stays waits for ever
         assert await asyncio.gather(*asked) == [DONE] * 5
     assert (len(one.given), len(two.given)) == (1, 5)
+
+
+async def test_a_server_that_a_shared_limiter_has_given_up_is_left() -> None:
+    class Strict(LocalLimiter):
+        async def acquire(self, endpoint: str, tokens: int) -> None:
+            if "one" in endpoint:
+                raise ModelUnavailable("it failed 6 times in a row")
+            await super().acquire(endpoint, tokens)
+
+    one, two = FakeEndpoint("one", [DONE]), FakeEndpoint("two", [DONE])
+    limits = ModelLimits()
+    pool = EndpointPool("m", [one, two], limits, Strict(limits), FakeTime().timing)
+    for seed in range(20):
+        await pool.ask("chat", {}, Request([], seed=seed))
+    assert (len(one.given), len(two.given)) == (0, 20)
 
 
 @pytest.mark.parametrize("servers", [1, 2])

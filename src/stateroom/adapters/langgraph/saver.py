@@ -266,7 +266,7 @@ class StateroomSaver(BaseCheckpointSaver[int]):
                 await self._change(thread, "prune", KeepLatest(self.serde))
 
     async def _change(self, thread: str, name: str, edit: DropRuns | KeepLatest) -> None:
-        cached = await self._threads.change(thread, {"name": name, "input": {}}, edit, whole=True)
+        cached = await self._threads.change(thread, {"name": name, "input": {}}, edit, with_snapshot=True)
         await self._threads.prune(cached)
 
     # Sync methods, which wait for the async ones from other threads.

@@ -66,12 +66,10 @@ class GraphThreads:
         except UnknownSession:  # deleted, and perhaps made again
             self._cached.pop(session, None)
             cached = None
-        try:
-            cached = cached or self._keep(await self._opened(session))
-        except UnknownSession as error:
-            if error.session != session:  # the thread that it was copied from is missing: an error
-                raise
+        cached = cached or await self._opened(session)
+        if cached is None:
             return None
+        self._keep(cached)
         return cached if cached.head.status(self.now()) == "live" else None
 
     async def every(self) -> AsyncIterator[str]:
@@ -80,8 +78,10 @@ class GraphThreads:
             for head in page:
                 yield head.id.removeprefix(PREFIX)
 
-    async def change(self, thread: str, facts: dict[str, Any], edit: Edit, *, whole: bool = False) -> CachedSession:
-        """Change a thread, which is made if it does not exist; with `whole`, the log before it can be pruned."""
+    async def change(
+        self, thread: str, facts: dict[str, Any], edit: Edit, *, with_snapshot: bool = False
+    ) -> CachedSession:
+        """Change a thread, which is made if it does not exist; `with_snapshot`, the log before it can be pruned."""
         session = PREFIX + thread
         for attempt in range(ATTEMPTS):
             await back_off(attempt)
@@ -93,7 +93,7 @@ class GraphThreads:
                         await self._catch_up(cached)
                     step = await self._step(cached, facts, edit)
                     if step is not None:
-                        await cached.append(self._with_snapshot(step) if whole else step)
+                        await cached.append(self._with_snapshot(step) if with_snapshot else step)
                         return cached
                     revision = cached.head.revision
                     await self._catch_up(cached)  # the store refuses a stale change, but not a missing one
@@ -134,8 +134,14 @@ class GraphThreads:
 
     # Cached sessions.
 
-    async def _opened(self, session: str) -> CachedSession:
-        standing, document = await self._reader.read(session)
+    async def _opened(self, session: str) -> CachedSession | None:
+        """A session as the store has it; None if it does not exist."""
+        try:
+            standing, document = await self._reader.read(session)
+        except UnknownSession as error:
+            if error.session != session:  # the thread that it was copied from is missing: an error
+                raise
+            return None
         cached = CachedSession(self._reader, document.head, self._limits)
         cached.load(standing, document)
         return cached
@@ -150,15 +156,11 @@ class GraphThreads:
             cached.head = head
 
     async def _found_or_made(self, session: str) -> CachedSession:
-        try:
-            cached = await self._opened(session)
-        except UnknownSession as error:
-            if error.session != session:
-                raise
-            return await self._made(session)
-        if cached.head.status(self.now()) == "live":
-            return cached
-        await self._sweep_expired(session)
+        cached = await self._opened(session)
+        if cached is not None:
+            if cached.head.status(self.now()) == "live":
+                return cached
+            await self._sweep_expired(session)
         return await self._made(session)
 
     async def _made(self, session: str) -> CachedSession:
@@ -173,9 +175,12 @@ class GraphThreads:
         except StoreUnavailable:
             raise
         except StoreError:  # another process was faster, or copies still need the deleted one
-            cached = await self._opened(session)
-            if cached.head.status(self.now()) != "live":
-                await self._begin_again(cached)
+            existing = await self._opened(session)
+            if existing is None:
+                raise
+            if existing.head.status(self.now()) != "live":
+                await self._begin_again(existing)
+            return existing
         return cached
 
     def _new_head(self, session: str, revision: int, parent: str | None = None) -> Head:
