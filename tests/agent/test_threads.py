@@ -1,6 +1,7 @@
 """Threads: conversations that go on, on every kind of store."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from stateroom.model import Item, Policy, function_call, message, text_of
 from stateroom.store import Size, Store
 from tests.agent.thread_worker import Payer, PurseEnvironment
 from tests.messages import raises
+from tests.processes import line, starting
 
 pytestmark = pytest.mark.every_store
 
@@ -406,3 +408,26 @@ async def test_whoever_runs_it_a_thread_can_be_cancelled(purses: Threads, others
     await others.add(thread, "pay 2")
     assert (await others.run(thread, Agent(Payer()))).status == "completed"
     assert await spent(others, thread.id) == 2
+
+
+@pytest.mark.every_store(shared=True)
+async def test_a_run_that_was_killed_goes_on_where_it_was(url: str, store: Store) -> None:
+    thread = await Threads(Sessions(PurseEnvironment(), store)).create("ann")
+    async with starting("-m", "tests.agent.thread_worker", url) as start:
+        process = await start(thread.id, "pay 1 2")
+        assert await line(process) == "paid"
+        process.kill()
+        await process.wait()
+    later = SessionLimits(now=lambda: time.time() + NEVER)  # when a dead worker's lease has ended
+    threads = Threads(Sessions[Any](PurseEnvironment(), store, later))
+    assert (await threads.get(thread)).phase == "executing"
+    done = await threads.run(thread, Agent(Payer()))
+    assert (done.status, len(done.output)) == ("completed", 3)
+    session = await threads.sessions.open(thread.id)
+    assert session.state.spent == 3
+    assert [entry.input["amount"] async for entry in session.log(kinds={"call"})] == [1, 2]
+    assert session.agent.status.answers == 2
+    items = (await threads.items(thread)).items
+    assert [item["type"] for item in items] == [
+        *("message", "function_call", "function_call", "function_call_output", "function_call_output", "message")
+    ]
