@@ -1,9 +1,14 @@
 """The saver's own laws, on each kind of store."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.conformance.capabilities import Capability
+from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
+from langgraph.checkpoint.conformance.validate import validate
 from langgraph.checkpoint.serde.base import CipherProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
@@ -324,3 +329,20 @@ async def test_on_its_own_loop_it_says_that_it_must_be_awaited(saver: StateroomS
 async def test_writes_without_a_checkpoint_are_refused(saver: StateroomSaver) -> None:
     with raises(NotFound):
         await saver.aput_writes(config("t"), [("c", 1)], "task")
+
+
+# LangGraph's own suite for savers.
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("capability", [each.value for each in Capability])
+async def test_the_saver_can_do_all_that_a_saver_may(url: str, capability: str) -> None:
+    async def made() -> AsyncGenerator[BaseCheckpointSaver[int], None]:
+        async with StateroomSaver.from_url(url) as saver:
+            yield saver
+
+    report = await validate(RegisteredCheckpointer("stateroom", made), capabilities={capability})
+    result = report.results[capability]
+    assert result.failures == []
+    assert result.passed
+    assert result.tests_passed >= 5
