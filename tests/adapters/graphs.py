@@ -1,7 +1,5 @@
 """Graphs of LangGraph's, as its users write them."""
 
-import asyncio
-import sys
 from operator import add
 from typing import Annotated, Any, TypedDict
 
@@ -11,8 +9,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Send, interrupt
-
-from stateroom.adapters.langgraph import StateroomSaver
 
 
 class Talk(TypedDict):
@@ -95,13 +91,3 @@ def noting(saver: BaseCheckpointSaver[Any]) -> Any:
     graph.add_edge(START, "note")
     graph.add_edge("note", END)
     return graph.compile(checkpointer=saver)
-
-
-async def main(url: str, thread: str, word: str) -> None:
-    async with StateroomSaver.from_url(url) as saver:
-        config: Any = {"configurable": {"thread_id": thread}}
-        await talking(saver).ainvoke({"messages": [("user", word)], "approved": False}, config)
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))

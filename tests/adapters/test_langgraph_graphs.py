@@ -1,20 +1,19 @@
 """Real graphs on the saver: they stop, go on, go back and branch, here and in other processes."""
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.types import Command
+from typer.testing import CliRunner
 
 from stateroom.adapters.langgraph import StateroomSaver
+from stateroom.cli.app import app
 from stateroom.store import Store
 from tests.adapters.graphs import counting, noting, spreading, talking
 
-ROOT = Path(__file__).parents[2]
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 
 
@@ -34,25 +33,15 @@ async def test_a_graph_waits_for_a_person_and_goes_on_with_another_saver(store: 
     assert said((await graph.aget_state(CONFIG)).values) == said(done)
 
 
-@pytest.mark.more("time")
-async def test_a_thread_goes_on_where_another_process_left_it(tmp_path: Path) -> None:
+def test_the_log_of_a_thread_is_that_of_its_session(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'rooms.db'}"
-    command = [sys.executable, "-m", "tests.adapters.graphs", url, "t", "hello"]
-    await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=True)
-    shown = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "stateroom.cli", "sessions", "log", "langgraph:t", "--store", url],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "put_writes(" in shown.stdout
-    async with StateroomSaver.from_url(url) as saver:
-        done = await talking(saver).ainvoke(Command(resume="no"), CONFIG)
-        assert said(done) == ["hello", "answer to hello", "never mind"]
-        await asyncio.to_thread(subprocess.run, [*command[:-1], "again"], cwd=ROOT, check=True)
-        state = await talking(saver).aget_state(CONFIG)
-        assert said(state.values) == [*said(done), "again", "answer to again"]
+
+    async def begin() -> None:
+        async with StateroomSaver.from_url(url) as saver:
+            await talking(saver).ainvoke({"messages": [HumanMessage("hello")], "approved": False}, CONFIG)
+
+    asyncio.run(begin())
+    assert "put_writes(" in CliRunner().invoke(app, ["sessions", "log", "langgraph:t", "--store", url]).stdout
 
 
 async def test_a_thread_goes_back_and_takes_another_way(saver: StateroomSaver) -> None:
@@ -91,8 +80,7 @@ async def test_graphs_within_a_graph_run_side_by_side(saver: StateroomSaver) -> 
     assert (await spreading(saver).aget_state(CONFIG)).values["seen"] == expected
 
 
-async def test_a_channel_of_which_only_changes_are_saved_is_whole_again(store: Store) -> None:
-    saver = StateroomSaver(store)
+async def test_a_channel_of_which_only_changes_are_saved_is_whole_again(store: Store, saver: StateroomSaver) -> None:
     graph = noting(saver)
     for number in range(12):
         await graph.ainvoke({"lines": [f"input {number}"]}, CONFIG)
@@ -109,10 +97,3 @@ async def test_a_channel_of_which_only_changes_are_saved_is_whole_again(store: S
     assert len([each async for each in saver.alist(CONFIG)]) < 12
     done = await elsewhere.ainvoke({"lines": ["more"]}, CONFIG)
     assert done["lines"] == [*expected, "more", "line 25"]
-
-
-async def test_a_graph_may_run_in_another_thread(saver: StateroomSaver) -> None:
-    graph = counting(saver)
-    done = await asyncio.to_thread(graph.invoke, {"seen": [], "left": 5}, CONFIG)
-    assert done == {"seen": [5, 4, 3, 2, 1], "left": 0}
-    assert len(await asyncio.to_thread(lambda: list(graph.get_state_history(CONFIG)))) == 7

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
-from stateroom.adapters.langgraph import StateroomSaver, edits
+from stateroom.adapters.langgraph import StateroomSaver, thread as thread_module
 from stateroom.session import check_session
 from stateroom.store import Store, open_store
 from tests.adapters.checkpoints import config, put
@@ -154,7 +154,7 @@ async def check(store: Store, saver: StateroomSaver, plain: Plain) -> None:
 def few_open_namespaces() -> Iterator[None]:
     """So few that those not used are closed soon."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(edits, "OPEN", 1)
+        patch.setattr(thread_module, "MAX_OPEN_NAMESPACES", 1)
         yield
 
 

@@ -1,16 +1,21 @@
 """The saver's own laws, on each kind of store."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.conformance.capabilities import Capability
+from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
+from langgraph.checkpoint.conformance.validate import validate
 from langgraph.checkpoint.serde.base import CipherProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from stateroom.adapters.langgraph import StateroomSaver
 from stateroom.errors import NotFound, StoreError, UnknownSession
 from stateroom.session import History, Retention, RetentionPolicy, check_session
-from stateroom.store import Store, open_store
+from stateroom.store import Store
 from tests.adapters.checkpoints import checkpoint, config, ids_of, put, values_of, writes_of
 from tests.messages import raises
 
@@ -66,19 +71,6 @@ async def test_two_savers_at_once_lose_nothing(store: Store) -> None:
         assert await writes_of(saver, "t", "000") == [(f"task-{number}", "c", number) for number in range(8)]
 
 
-async def test_writes_may_come_before_their_checkpoint_and_long_after_it(saver: StateroomSaver) -> None:
-    await saver.aput_writes(config("t", "1"), [("c", "early")], "task-1")
-    assert await values_of(saver, "t") is None
-    await put(saver, "t", "1", {"a": 1})
-    await put(saver, "t", "2", {"a": 2}, "1")
-    await saver.aput_writes(config("t", "1"), [("c", "again"), ("d", "late")], "task-1")
-    await saver.aput_writes(config("t", "1"), [("__interrupt__", "first")], "task-1")
-    await saver.aput_writes(config("t", "1"), [("__interrupt__", "second")], "task-1")
-    expected = [("task-1", "__interrupt__", "second"), ("task-1", "c", "early"), ("task-1", "d", "late")]
-    assert await writes_of(saver, "t", "1") == expected
-    assert await values_of(saver, "t", "1") == {"a": 1}
-
-
 async def test_writes_are_in_the_order_in_which_the_tasks_ran(saver: StateroomSaver) -> None:
     await put(saver, "t", "1", {})
     await saver.aput_writes(config("t", "1"), [("c", 2)], "a", "path-2")
@@ -86,8 +78,9 @@ async def test_writes_are_in_the_order_in_which_the_tasks_ran(saver: StateroomSa
     assert await writes_of(saver, "t", "1") == [("b", "c", 1), ("b", "d", 1), ("a", "c", 2)]
 
 
-async def test_only_channels_that_changed_are_looked_at_when_a_checkpoint_follows_the_last(store: Store) -> None:
-    saver = StateroomSaver(store)
+async def test_only_channels_that_changed_are_looked_at_when_a_checkpoint_follows_the_last(
+    store: Store, saver: StateroomSaver
+) -> None:
     await put(saver, "t", "1", {"large": "x" * 10_000, "small": 1})
     before = await total(store)
     second = checkpoint("2", {"large": "x" * 10_000, "small": 2}, version=2)
@@ -96,8 +89,9 @@ async def test_only_channels_that_changed_are_looked_at_when_a_checkpoint_follow
     assert await values_of(StateroomSaver(store), "t") == {"large": "x" * 10_000, "small": 2}
 
 
-async def test_a_branch_has_its_own_values_though_their_versions_are_the_same(store: Store) -> None:
-    saver = StateroomSaver(store)
+async def test_a_branch_has_its_own_values_though_their_versions_are_the_same(
+    store: Store, saver: StateroomSaver
+) -> None:
     await put(saver, "t", "1", {"a": "root", "b": "root"})
     await put(saver, "t", "2", {"a": "left", "b": "root"}, "1")
     await put(saver, "t", "3", {"a": "right", "b": "root"}, "1")
@@ -164,18 +158,6 @@ async def test_to_prune_gives_the_space_back(store: Store, saver: StateroomSaver
         assert await writes_of(each, "t") == [("task", "c", 1)]
     await put(saver, "t", "0062", {"messages": words(3)}, "0061")
     assert await values_of(StateroomSaver(store), "t") == {"messages": words(3)}
-
-
-async def test_to_prune_a_thread_leaves_its_copies_whole(store: Store, saver: StateroomSaver) -> None:
-    await talk(saver, "t", 1, 20)
-    await saver.acopy_thread("t", "copy")
-    await saver.aprune(["t"])
-    assert await ids_of(saver, "t") == ["0020"]
-    other = StateroomSaver(store)
-    assert len(await ids_of(other, "copy")) == 20
-    assert await values_of(other, "copy", "0007") == {"messages": words(7), "step": 7}
-    await other.aprune(["copy"])
-    assert await ids_of(saver, "copy") == ["0020"]
 
 
 async def test_a_strategy_that_is_not_known_is_refused(saver: StateroomSaver) -> None:
@@ -253,8 +235,9 @@ async def test_large_values_lie_outside_the_log(store: Store, saver: StateroomSa
     assert await values_of(StateroomSaver(store), "t") == {"messages": [large, *words(5)]}
 
 
-async def test_of_namespaces_that_are_used_no_more_only_the_place_is_kept_at_hand(store: Store) -> None:
-    saver = StateroomSaver(store)
+async def test_of_namespaces_that_are_used_no_more_only_the_place_is_kept_at_hand(
+    store: Store, saver: StateroomSaver
+) -> None:
     for number in range(60):
         await put(saver, "t", f"{number:03d}", {"messages": words(number + 1)})
         await put(saver, "t", "sub", {"report": "x" * 5000}, None, f"child:{number}")
@@ -267,8 +250,9 @@ async def test_of_namespaces_that_are_used_no_more_only_the_place_is_kept_at_han
         assert await writes_of(StateroomSaver(store), "t", None, f"child:{number}") == [("task", "c", number)]
 
 
-async def test_the_writes_of_checkpoints_that_others_have_followed_are_not_kept_at_hand(store: Store) -> None:
-    saver = StateroomSaver(store)
+async def test_the_writes_of_checkpoints_that_others_have_followed_are_not_kept_at_hand(
+    store: Store, saver: StateroomSaver
+) -> None:
     for step in range(1, 10):
         await put(saver, "t", str(step), {})
         await saver.aput_writes(config("t", str(step)), [("c", step)], "task")
@@ -276,28 +260,9 @@ async def test_the_writes_of_checkpoints_that_others_have_followed_are_not_kept_
     assert await writes_of(saver, "t", "4") == [("task", "c", 4)]
 
 
-async def test_a_checkpoint_that_is_put_again_long_after_keeps_its_writes(saver: StateroomSaver) -> None:
-    await put(saver, "t", "1", {"a": 1})
-    await saver.aput_writes(config("t", "1"), [("c", 1)], "task")
-    await put(saver, "t", "2", {"a": 2}, "1")
-    await put(saver, "t", "1", {"a": 3})
-    assert await values_of(saver, "t", "1") == {"a": 3}
-    assert await writes_of(saver, "t", "1") == [("task", "c", 1)]
-    assert await ids_of(saver, "t") == ["2", "1"]
-
-
-async def test_to_prune_keeps_the_newest_checkpoint_though_another_was_put_last(saver: StateroomSaver) -> None:
-    await put(saver, "t", "2", {"a": 2})
-    await saver.aput_writes(config("t", "2"), [("c", 1)], "task")
-    await put(saver, "t", "1", {"a": 1})
-    await saver.aprune(["t"])
-    assert await ids_of(saver, "t") == ["2"]
-    assert await values_of(saver, "t") == {"a": 2}
-    assert await writes_of(saver, "t") == [("task", "c", 1)]
-
-
-async def test_a_past_that_was_pruned_with_the_log_is_gone_and_the_rest_is_there(store: Store) -> None:
-    saver = StateroomSaver(store)
+async def test_a_past_that_was_pruned_with_the_log_is_gone_and_the_rest_is_there(
+    store: Store, saver: StateroomSaver
+) -> None:
     await talk(saver, "t", 1, 60)
     cuts = [cut async for _, cut in Retention(store, RetentionPolicy(keep=10), lambda: 0.0).carry_out() if cut]
     assert len(cuts) == 1
@@ -309,17 +274,6 @@ async def test_a_past_that_was_pruned_with_the_log_is_gone_and_the_rest_is_there
     assert len(left) < 60
     await talk(saver, "t", 61, 62)
     assert await values_of(other, "t", "0061") == {"messages": words(61), "step": 61}
-
-
-async def test_no_thread_is_at_fault_when_the_store_is_checked(store: Store, saver: StateroomSaver) -> None:
-    await talk(saver, "t", 1, 30)
-    await saver.aput_writes(config("t", "0030"), [("c", 1)], "task")
-    await saver.acopy_thread("t", "copy")
-    await put(saver, "copy", "0031", {"messages": []}, "0030")
-    await saver.aprune(["copy"])
-    for head in await store.heads():
-        assert await check_session(store, head) == []
-    assert await store.maintenance.orphans() == []
 
 
 class Scrambling(CipherProtocol):
@@ -344,16 +298,6 @@ async def test_any_serializer_will_do(store: Store) -> None:
     other = StateroomSaver(store, serde=EncryptedSerializer(Scrambling()))
     assert await values_of(other, "t", "0003") == {"messages": words(3), "step": 3}
     assert await writes_of(other, "t") == [("task", "c", {"a": [1, None]})]
-
-
-async def test_a_store_may_be_compressed_and_tiered(tmp_path: Any) -> None:
-    for url in (
-        f"sqlite:///{tmp_path}/rooms.db?compress=zstd",
-        f"tiered://?warm=sqlite:///{tmp_path}/warm.db&cold=file://{tmp_path}/cold",
-    ):
-        async with open_store(url) as store:
-            await talk(StateroomSaver(store), "t", 1, 12)
-            assert await values_of(StateroomSaver(store), "t", "0007") == {"messages": words(7), "step": 7}
 
 
 async def test_from_another_thread_it_is_used_without_await(saver: StateroomSaver) -> None:
@@ -385,3 +329,20 @@ async def test_on_its_own_loop_it_says_that_it_must_be_awaited(saver: StateroomS
 async def test_writes_without_a_checkpoint_are_refused(saver: StateroomSaver) -> None:
     with raises(NotFound):
         await saver.aput_writes(config("t"), [("c", 1)], "task")
+
+
+# LangGraph's own suite for savers.
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("capability", [each.value for each in Capability])
+async def test_the_saver_can_do_all_that_a_saver_may(url: str, capability: str) -> None:
+    async def made() -> AsyncGenerator[BaseCheckpointSaver[int], None]:
+        async with StateroomSaver.from_url(url) as saver:
+            yield saver
+
+    report = await validate(RegisteredCheckpointer("stateroom", made), capabilities={capability})
+    result = report.results[capability]
+    assert result.failures == []
+    assert result.passed
+    assert result.tests_passed >= 5

@@ -9,7 +9,6 @@ from typing import Any
 
 from stateroom import Environment, Sessions, State, Task, open_store, tool
 from stateroom.agent import Agent, run
-from stateroom.errors import Conflict
 from stateroom.model import Answer, Item, Model, Request, Scripted, function_call, message
 from stateroom.session import Session, SessionAgent, Update
 
@@ -96,6 +95,11 @@ class OfficeEnvironment(Environment[Office, OfficeTask]):
         return float(state.paid)
 
 
+def letters(outbox: Path) -> int:
+    """How many letters were sent."""
+    return outbox.read_text().count("sent") if outbox.exists() else 0
+
+
 CALLS: dict[str, list[Item]] = {
     "pay": [function_call("pay", "c", amount=300)],
     "two": [function_call("pay_after_two", "c", amount=300)],
@@ -115,16 +119,13 @@ def says(name: str) -> Scripted:
     return Scripted([CALLS[name], [message("done")]])
 
 
-class Told(Model):
-    """Gives the answers of a script, each when the process is told to go on."""
-
-    def __init__(self, script: Scripted) -> None:
-        self.script = script
+class Stuck(Model):
+    """Says that it was asked, and never answers."""
 
     async def answer(self, request: Request) -> Answer:
         say("asked")
-        await asyncio.to_thread(sys.stdin.readline)
-        return await self.script.answer(request)
+        await asyncio.Event().wait()
+        raise AssertionError
 
 
 def say(text: object) -> None:
@@ -158,13 +159,9 @@ async def provide(session: Session[Office], given: str) -> None:
     say((await session.agent.answer(given)).phase)
 
 
-async def act_when_told(session: Session[Office], name: str) -> None:
-    """Run an agent whose model waits to be told; say how it ended."""
-    try:
-        trajectory = await run(Agent(Told(says(name))), session)
-        say(trajectory.status)
-    except Conflict:
-        say("conflict")
+async def get_stuck(session: Session[Office]) -> None:
+    """Run an agent whose model never answers."""
+    await run(Agent(Stuck()), session)
 
 
 async def main(url: str, job: str, session_id: str, *more: str) -> None:

@@ -1,7 +1,6 @@
 """Asking for input: the session waits, whoever provides it, wherever; nothing is done twice."""
 
 import json
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +8,12 @@ import pytest
 
 from stateroom import Sessions
 from stateroom.agent import Agent, Trajectory, recall, run
-from stateroom.errors import Conflict, InvalidMove, SessionClosed, SessionError, SessionSealed
-from stateroom.model import Item, Model, Scripted, function_call, message
-from stateroom.session import Session, Update
-from stateroom.store import Store, open_store
-from tests.agent.asking import CALLS, Office, OfficeEnvironment, says
+from stateroom.errors import InvalidMove, SessionClosed, SessionError, SessionSealed
+from stateroom.model import Item, Model, Scripted, function_call
+from stateroom.session import Session
+from stateroom.store import Store
+from tests.agent.asking import CALLS, Office, OfficeEnvironment, letters, says
 from tests.messages import raises
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> AsyncIterator[Store]:
-    async with open_store(fresh_url(request.param)) as opened:
-        yield opened
 
 
 class Room:
@@ -42,7 +35,7 @@ class Room:
 
     @property
     def sent(self) -> int:
-        return self.outbox.read_text().count("sent") if self.outbox.exists() else 0
+        return letters(self.outbox)
 
     async def run(self, model: Model, **settings: Any) -> Trajectory:
         return await run(Agent(model, **settings), self.session)
@@ -137,6 +130,7 @@ async def test_what_cannot_be_stored_is_refused_and_it_waits_still(room: Room) -
 # Among other calls.
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("asks", ["pay", "ask_user"])
 async def test_calls_before_it_are_not_made_again_and_those_after_it_once(room: Room, asks: str) -> None:
     calls = list(CALLS["among"])
@@ -166,17 +160,6 @@ async def test_a_read_that_asks_among_reads_keeps_their_order(room: Room) -> Non
     await room.run(model)
     assert outputs((await recall(room.session.agent)).items) == [0, "0 yes", 0, 1]
     assert room.session.state.notes == ["x"]
-
-
-async def test_two_that_ask_do_so_one_after_the_other(room: Room) -> None:
-    model = Scripted([[function_call("pay", "c", amount=1), function_call("pay", "c", amount=2)], "done"])
-    for amount in (1, 2):
-        assert (await room.run(model)).question == f"Pay {amount}?"
-        await room.session.agent.answer(f"yes, {amount}")
-    await room.run(model)
-    told = outputs((await recall(room.session.agent)).items)
-    assert told == ["paid, and told 'yes, 1'", "paid, and told 'yes, 2'"]
-    assert (room.session.state.paid, room.ran) == (3, ["pay 1", "pay 1", "pay 2", "pay 2"])
 
 
 async def test_an_answer_is_for_the_call_that_asked_and_no_other(room: Room) -> None:
@@ -256,19 +239,6 @@ async def test_it_can_be_cancelled_while_it_waits(room: Room, name: str) -> None
     assert (room.session.state.paid, room.sent) == (0, 0)
 
 
-async def test_after_a_cancellation_it_can_have_another_task(room: Room) -> None:
-    await room.run(says("pay"))
-    await room.session.agent.cancel()
-    await room.session.agent.say(
-        Update([{"type": "message", "role": "user", "content": "Again."}], "user", ("new_task",))
-    )
-    model = Scripted([CALLS["pay"], CALLS["pay"], [message("done")]])
-    assert (await room.run(model)).question == "Pay 300?"
-    await room.session.agent.answer("yes")
-    assert (await room.run(model)).status == "completed"
-    assert room.session.state.paid == 300
-
-
 async def test_a_session_that_was_judged_or_closed_hears_nothing_more(room: Room) -> None:
     await room.run(says("pay"))
     await room.session.verify()
@@ -279,11 +249,3 @@ async def test_a_session_that_was_judged_or_closed_hears_nothing_more(room: Room
     await room.session.close()
     with pytest.raises(SessionClosed):
         await room.session.agent.answer("yes")
-
-
-async def test_whoever_has_seen_it_wait_and_says_more_after_others_went_on_is_refused(room: Room) -> None:
-    await room.run(says("pay"))
-    seen = room.session.agent.status
-    await room.session.agent.answer("yes")
-    with raises(Conflict):
-        await room.session.agent.say(Update([], "user", ("input_received",)), after=seen)

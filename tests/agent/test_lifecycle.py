@@ -1,7 +1,6 @@
 """The lifecycle: each move that there is, each that there is not, and tables of an author's own."""
 
 import re
-from collections.abc import AsyncIterator
 from itertools import product
 from typing import Any
 
@@ -12,28 +11,15 @@ from stateroom.agent import Agent, run
 from stateroom.errors import InvalidMove, ModelFailed
 from stateroom.model import Scripted, function_call
 from stateroom.session import STANDARD, AgentInMemory, AgentStatus, Lifecycle, Session, Update
-from stateroom.store import Store, open_store
+from stateroom.store import Store
 from tests.environments import TallyEnvironment
 from tests.messages import raises
 from tests.processes import ROOT
 
 PHASES = ("idle", "planning", "executing", "waiting_feedback", "done", "failed", "cancelled")
 
-AT_WORK = PHASES[:4]
-
-MOVES = {
-    ("idle", "new_task"): "planning",
-    ("planning", "plan_ready"): "executing",
-    ("executing", "step_complete"): "executing",
-    ("executing", "needs_input"): "waiting_feedback",
-    ("waiting_feedback", "input_received"): "executing",
-    ("executing", "task_complete"): "done",
-    ("waiting_feedback", "task_complete"): "done",
-    **{(phase, "limit_reached"): "done" for phase in AT_WORK},
-    **{(phase, "fail"): "failed" for phase in AT_WORK},
-    **{(phase, "cancel"): "cancelled" for phase in AT_WORK},
-    **{(phase, "new_task"): "planning" for phase in ("done", "failed", "cancelled")},
-}
+MOVES = STANDARD.table
+"""Those on the page of agents."""
 
 EVENTS = sorted({event for _, event in MOVES})
 
@@ -59,22 +45,12 @@ def test_the_page_has_the_moves_that_there_are() -> None:
     assert {(phase, events[0]): to for phases, events, [to] in rows for phase in phases} == STANDARD.table
 
 
-@pytest.fixture
-async def store() -> AsyncIterator[Store]:
-    async with open_store("memory://") as opened:
-        yield opened
-
-
 async def begun(store: Store, environment: Environment[Any, Any], phase: str) -> Session[Any]:
     session = await Sessions[Any](environment, store).seed({})
     for event in TO[phase]:
         await session.agent.move(event)
     assert session.agent.status.phase == phase
     return session
-
-
-def test_the_standard_table_has_these_moves_and_no_others() -> None:
-    assert dict(STANDARD.table) == MOVES
 
 
 @pytest.mark.parametrize(("phase", "event"), sorted(MOVES))
@@ -142,7 +118,7 @@ ADD = [function_call("add", "a", number=2)]
 
 
 def test_more_moves_leave_the_table_that_they_were_added_to_as_it_was() -> None:
-    assert dict(STANDARD.table) == MOVES
+    assert ("in_review", "approve") not in STANDARD.table
     assert REVIEWED.after("in_review", "approve") == "done"
     assert REVIEWED.possible("in_review") == ["approve", "improve"]
 

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Sessions, State, tool
+from stateroom import Sessions
 from stateroom.agent import Agent, Context, DropOldest, Threads, recall, run
 from stateroom.agent.plan import plans_in
-from stateroom.errors import DefinitionError
 from stateroom.model import Item, function_call, function_call_output
 from stateroom.store import Store
 from tests.agent.trail import ROW, SCRIPT, TrailEnvironment, Walking, ended, steps, walker
-from tests.messages import raises, says
+from tests.messages import says
 
 
 async def walked(store: Store, script: list[list[Item]], **agent: Any) -> tuple[Walking, Any]:
@@ -90,21 +89,7 @@ async def test_each_task_has_a_plan_of_its_own(store: Store) -> None:
     assert [plan.task_id for plan in (await recall(session.agent)).plans] == ["0", "0", "1", "1"]
 
 
-async def test_an_environments_own_tool_may_look_the_same_and_is_no_plan(store: Store) -> None:
+def test_the_result_of_another_tool_may_look_the_same_and_is_no_plan() -> None:
     plan = {"task_id": "0", "status": "done", "steps": []}
     items = [function_call("look", "l"), function_call_output("l", json.dumps(plan))]
     assert plans_in(items) == []
-
-    class Clashing(Environment[State]):
-        """Has such a tool."""
-
-        @tool
-        def make_plan(self, state: State) -> None:
-            """Plan."""
-
-        def verify(self) -> float:
-            return 1.0
-
-    session = await Sessions(Clashing(), store).seed({})
-    with raises(DefinitionError):
-        await run(Agent(Walking([]), plan=True), session)

@@ -1,6 +1,6 @@
 """A user whom a model plays: what it is shown, how it ends, its own tools, and how it fails."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -11,21 +11,9 @@ from stateroom.agent import Agent, Context, SimulatedUser, UserSide, recall, run
 from stateroom.errors import DefinitionError, EnvironmentFailed, ModelFailed, ModelUnavailable, NotFound
 from stateroom.model import Answer, Item, Model, Request, Scripted, Usage, function_call, message, text_of
 from stateroom.session import Session
-from stateroom.store import Store, open_store
+from stateroom.store import Store
+from tests.agent.models import Remembers
 from tests.messages import raises, says
-
-
-class Remembers(Model):
-    """Gives the answers of a script, and remembers what it was asked."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.script = Scripted(answers)
-        self.asked: list[Request] = []
-
-    async def answer(self, request: Request) -> Answer:
-        self.asked.append(request)
-        return await self.script.answer(request)
-
 
 BYE = [function_call("end_conversation", "e")]
 
@@ -87,12 +75,6 @@ async def test_a_model_by_its_spec(store: Store) -> None:
 
 TASK = {"responses_create_params": {"input": "Hello!"}}
 AGENT = Scripted(["What would you like?", [function_call("note", "n", text="tea")], "Here you are.", "Bye.", "Still?"])
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[Store]:
-    async with open_store("memory://") as opened:
-        yield opened
 
 
 Begin = Callable[..., Any]
@@ -166,14 +148,8 @@ async def test_agent_and_user_talk_until_the_user_ends_it(begin: Begin) -> None:
     ]
     assert session.state.heard == ["tea"]
     assert (await session.verify()).reward == 1.0
-    assert len(model.asked) == 3
-
-
-async def test_the_user_sees_the_roles_from_its_own_side(begin: Begin) -> None:
-    session, model = await begin("Tea, please.", "Thank you!", BYE)
-    await run(Agent(AGENT), session)
     last = model.asked[-1]
-    assert texts([*last.items]) == [
+    assert texts([*last.items]) == [  # the user sees the roles from its own side
         ("user", "What would you like?"),
         ("assistant", "Tea, please."),
         ("user", "Here you are."),
@@ -274,24 +250,6 @@ async def test_the_same_seed_asks_the_model_the_same(begin: Begin) -> None:
         asked.append([(request.items, request.seed) for request in model.asked])
     assert asked[0] == asked[1]
     assert len({seed for _, seed in asked[0]}) == 3
-
-
-async def test_an_answer_that_was_recorded_is_not_asked_for_again(begin: Begin) -> None:
-    session, model = await begin("Tea, please.")
-    for _ in range(2):
-        assert await session.reply("What would you like?", call_id="1") == "Tea, please."
-    assert len(model.asked) == 1
-
-
-async def test_a_fork_has_a_user_who_remembers_the_same(begin: Begin) -> None:
-    session, model = await begin("Tea, please.", "Thank you!")
-    await session.reply("What would you like?", call_id="1")
-    fork = await session.fork()
-    await session.reply("Here is some tea.", call_id="2")
-    await fork.reply("There is none.", call_id="2")
-    here, there = (request.items for request in model.asked[1:])
-    assert (here[:2], len(here), len(there)) == (there[:2], 3, 3)
-    assert [text_of(each[2]) for each in (here, there)] == ["Here is some tea.", "There is none."]
 
 
 async def test_its_view_stays_within_the_budget_and_all_is_kept(begin: Begin) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -11,8 +10,7 @@ from pydantic import ValidationError
 from stateroom import Environment, Sessions, State, tool
 from stateroom.agent import Step, TaskState
 from stateroom.errors import InvalidState
-from stateroom.state import encode_patch
-from stateroom.store import Store, open_store
+from stateroom.store import Store
 from tests.messages import raises, says
 
 PLAN = ["look", "cook", "eat"]
@@ -38,18 +36,7 @@ class KitchenEnvironment(Environment[Kitchen]):
     def complete(self, state: Kitchen, result: str) -> str | None:
         """Tell what a step came to."""
         state.task.complete(result)
-        state.task.data[f"result {len(state.task.data) + 1}"] = result
         return state.task.current
-
-    @tool
-    def fail(self, state: Kitchen, why: str) -> None:
-        """Give up."""
-        state.task.fail(why)
-
-    @tool
-    def revise(self, state: Kitchen, steps: list[str]) -> None:
-        """Go on in another way."""
-        state.task.revise(*steps)
 
     @tool
     def pretend(self, state: Kitchen) -> None:
@@ -58,12 +45,6 @@ class KitchenEnvironment(Environment[Kitchen]):
 
     def verify(self, state: Kitchen, episode: Any) -> float:
         return float(state.task.status == "done")
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> AsyncIterator[Store]:
-    async with open_store(fresh_url(request.param)) as opened:
-        yield opened
 
 
 def test_a_task_goes_from_step_to_step() -> None:
@@ -186,27 +167,3 @@ async def test_tools_move_it_and_a_wrong_move_changes_nothing(store: Store) -> N
         assert (await session.call("complete", {"result": "ok"})).output == step
     assert session.state.task.status == "done"
     assert (await session.verify()).reward == 1.0
-
-
-async def test_a_fork_and_a_rewind_have_the_task_of_then(store: Store) -> None:
-    session = await Sessions(KitchenEnvironment(), store).seed({})
-    await session.call("begin", {})
-    await session.call("complete", {"result": "eggs"})
-    twin = await session.fork()
-    await session.rewind(to=2)
-    await session.call("fail", {"why": "no eggs"})
-    await session.call("revise", {"steps": ["shop"]})
-    await twin.call("complete", {"result": "omelette"})
-    assert [step.status for step in session.state.task.steps] == ["failed", "running"]
-    again = await Sessions(KitchenEnvironment(), store).open(twin.id)
-    assert [step.status for step in again.state.task.steps] == ["done", "done", "running"]
-    assert again.state.task.data == {"result 1": "eggs", "result 2": "omelette"}
-
-
-async def test_a_step_changes_only_what_it_must(store: Store) -> None:
-    session = await Sessions(KitchenEnvironment(), store).seed({})
-    await session.call("begin", {})
-    await session.call("complete", {"result": "x" * 1000})
-    await session.call("complete", {"result": "ok"})
-    sizes = [len(encode_patch(entry.patch)) async for entry in session.log() if entry.kind == "call"]
-    assert sizes[-1] < 150  # nothing of the step before

@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from stateroom import Environment, SessionLimits, Sessions, open_store
+from stateroom import Environment, SessionLimits, Sessions
 from stateroom.agent import Agent, Threads
 from stateroom.errors import (
     BadTask,
@@ -25,6 +25,9 @@ from stateroom.model import Item, Policy, function_call, message, text_of
 from stateroom.store import Size, Store
 from tests.agent.thread_worker import Payer, PurseEnvironment
 from tests.messages import raises
+from tests.processes import line, starting
+
+pytestmark = pytest.mark.every_store
 
 NEVER = 60.0
 """Seconds after which a lease, or a session with a short life, is over."""
@@ -38,17 +41,6 @@ class Echo(Policy):
 
 
 ECHO = Agent(Echo())
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis", "postgresql"])
-def url(request: pytest.FixtureRequest, fresh_url: Callable[[str], str]) -> str:
-    return fresh_url(request.param)
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[Store]:
-    async with open_store(url) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -331,15 +323,6 @@ async def test_what_is_said_to_an_agent_that_waits_is_its_answer(purses: Threads
     assert await spent(purses, thread.id) == 100
 
 
-async def test_a_thread_that_waits_is_nothing_but_state(purses: Threads) -> None:
-    thread = await purses.create("ann")
-    await purses.add(thread, "pay_if_allowed 100")
-    before = asyncio.all_tasks()
-    assert (await purses.run(thread, Agent(Payer()))).status == "waiting"
-    assert asyncio.all_tasks() <= before
-    assert (await purses.store.head(thread.id)).holder is None
-
-
 async def test_a_thread_that_is_deleted_meanwhile_is_not_listed(
     threads: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,21 +336,6 @@ async def test_a_thread_that_is_deleted_meanwhile_is_not_listed(
 
     monkeypatch.setattr(threads.store, "heads", and_then_delete)
     assert [thread.id for thread in (await threads.list()).threads] == [kept.id]
-
-
-async def test_a_model_can_ask_too(threads: Threads) -> None:
-    class Asks(Policy):
-        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-            if conversation[-1]["type"] == "function_call_output":
-                return [message(f"{conversation[-1]['output']}, then")]
-            return [function_call("ask_user", "a", question="Red or blue?")]
-
-    agent = Agent(Asks(), asks=True)
-    thread = await threads.create()
-    await threads.add(thread, "paint it")
-    assert (await threads.run(thread, agent)).question == "Red or blue?"
-    await threads.add(thread, {"role": "user", "content": "blue"})
-    assert texts((await threads.run(thread, agent)).output) == ["blue, then"]
 
 
 async def test_a_turn_that_failed_is_tried_again(threads: Threads) -> None:
@@ -442,29 +410,24 @@ async def test_whoever_runs_it_a_thread_can_be_cancelled(purses: Threads, others
     assert await spent(others, thread.id) == 2
 
 
-async def test_a_thread_that_waits_can_be_cancelled_and_goes_on_with_the_next_turn(purses: Threads) -> None:
-    thread = await purses.create("ann")
-    await purses.add(thread, "pay_if_allowed 100")
-    await purses.run(thread, Agent(Payer()))
-    assert (await purses.cancel(thread)).question is None
-    with pytest.raises(InvalidMove):
-        await purses.cancel(thread)
-    items = (await purses.items(thread)).items
-    assert '"cancelled"' in items[-1]["output"]
-    await purses.add(thread, "pay 1")
-    await purses.run(thread, Agent(Payer()))
-    assert await spent(purses, thread.id) == 1
-
-
-async def test_a_worker_that_died_holds_a_thread_no_longer_than_its_lease(url: str, store: Store) -> None:
-    dead, later = (
-        Sessions[Any](PurseEnvironment(), store, SessionLimits(now=now))
-        for now in (time.time, lambda: time.time() + NEVER)
-    )
-    thread = await Threads(dead).create("ann")
-    await Threads(dead).add(thread, "pay 1")
-    now = dead.runtime.now()
-    await store.lease(thread.id, "somebody who died", now=now, until=now + 30)
-    with pytest.raises(SessionLeased):
-        await Threads(dead).run(thread, Agent(Payer()))
-    assert (await Threads(later).run(thread, Agent(Payer()))).status == "completed"
+@pytest.mark.every_store(shared=True)
+async def test_a_run_that_was_killed_goes_on_where_it_was(url: str, store: Store) -> None:
+    thread = await Threads(Sessions(PurseEnvironment(), store)).create("ann")
+    async with starting("-m", "tests.agent.thread_worker", url) as start:
+        process = await start(thread.id, "pay 1 2")
+        assert await line(process) == "paid"
+        process.kill()
+        await process.wait()
+    later = SessionLimits(now=lambda: time.time() + NEVER)  # when a dead worker's lease has ended
+    threads = Threads(Sessions[Any](PurseEnvironment(), store, later))
+    assert (await threads.get(thread)).phase == "executing"
+    done = await threads.run(thread, Agent(Payer()))
+    assert (done.status, len(done.output)) == ("completed", 3)
+    session = await threads.sessions.open(thread.id)
+    assert session.state.spent == 3
+    assert [entry.input["amount"] async for entry in session.log(kinds={"call"})] == [1, 2]
+    assert session.agent.status.answers == 2
+    items = (await threads.items(thread)).items
+    assert [item["type"] for item in items] == [
+        *("message", "function_call", "function_call", "function_call_output", "function_call_output", "message")
+    ]

@@ -78,15 +78,6 @@ async def test_a_long_thread_costs_no_more_to_run_than_a_short_one(fresh_url: Ca
         assert len((await turns.threads().items(thread)).items) == 1001
 
 
-async def test_a_thread_without_bounds_would_be_noticed(store: Store) -> None:
-    turns = Turns(store, Context())
-    thread = (await turns.threads().create()).id
-    for number in range(100):
-        await turns.go(thread, number)
-    assert turns.costs[-1][2] > 3 * turns.costs[20][2]
-    assert turns.model.shown[-1] == 199
-
-
 async def test_a_pinned_message_is_shown_however_long_the_thread() -> None:
     class Remembers(Policy):
         def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:

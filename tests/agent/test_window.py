@@ -48,13 +48,9 @@ def test_a_window_of_plain_data_is_the_same() -> None:
     again = Window.of_plain(window.plain(), beside=5)
     assert (again.items, again.tokens, again.pinned, again.total) == (window.items, [1, 2, 3], window.pinned, 11)
     assert Window.of_plain(Window().plain()) == Window()
-
-
-def test_plain_data_goes_its_own_way() -> None:
-    window = three()
     plain = window.plain()
     window.add([item("d")], [4])
-    assert len(plain["items"]) == len(plain["tokens"]) == 3
+    assert len(plain["items"]) == len(plain["tokens"]) == 3  # data of its own
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 from stateroom import Environment, Sessions, State, Task, open_store, tool
 from stateroom.agent import Agent, Threads
-from stateroom.model import Item, Policy, function_call, last_user_text, message, outputs_of, text_of
+from stateroom.model import Item, Policy, function_call, last_user_text, message, outputs_of
 
 
 class Purse(State):
@@ -65,13 +65,11 @@ class Hangs(Payer):
         return super().respond(conversation, tools)
 
 
-async def main(url: str, thread: str, job: str, said: str) -> None:
+async def main(url: str, thread: str, said: str) -> None:
     async with open_store(url) as store:
         threads = Threads(Sessions(PurseEnvironment(), store))
-        if said:
-            await threads.add(thread, said)
-        done = await threads.run(thread, Agent(Hangs() if job == "hang" else Payer()))
-        sys.stdout.write(f"{text_of(done.output[-1])}\n")
+        await threads.add(thread, said)
+        await threads.run(thread, Agent(Hangs()))
 
 
 if __name__ == "__main__":

@@ -14,11 +14,10 @@ from uuid import uuid4
 
 import uvicorn
 
-from stateroom.model import Limiter, ModelLimits
+from stateroom.model import Answer, Limiter, ModelLimits, Request, answer_of, input_items, open_model
 from stateroom.model.address import ModelAddress
-from stateroom.model.endpoint import Endpoint, Question, Trouble
-from stateroom.model.limiter import Timer, Timing
-from stateroom.model.pool import EndpointPool
+from stateroom.model.endpoint import Endpoint, EndpointPool, Question, Trouble
+from stateroom.model.limiter import Timing
 from stateroom.model.remote import ChatModel, ResponsesModel
 
 KEY = "sk-the-key-of-the-tests-0123456789"
@@ -55,8 +54,6 @@ class Server:
     asked: list[Asked] = field(default_factory=list)
     heard: threading.Event = field(default_factory=threading.Event)
     """Set once it was asked something."""
-    at_once: int = 0
-    most_at_once: int = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = b""
@@ -74,10 +71,6 @@ class Server:
             while (await receive())["type"] != "http.disconnect":
                 pass
             return
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        await asyncio.sleep(0.002)  # long enough for others to come meanwhile
-        self.at_once -= 1
         await _send(send, reply(asked) if callable(reply) else reply)
 
 
@@ -148,7 +141,7 @@ class FakeTime:
         self.time = 0.0
         self.pauses: list[float] = []
 
-    def later(self, seconds: float, call: Callable[[], None]) -> Timer:
+    def later(self, seconds: float, call: Callable[[], None]) -> asyncio.Handle:
         self.pauses.append(seconds)
         self.time += seconds
         return asyncio.get_running_loop().call_soon(call)
@@ -165,7 +158,7 @@ class StoppedTime(FakeTime):
         super().__init__()
         self._due: list[Callable[[], None]] = []
 
-    def later(self, seconds: float, call: Callable[[], None]) -> Timer:
+    def later(self, seconds: float, call: Callable[[], None]) -> asyncio.Handle:
         self._due.append(call)
         return asyncio.get_running_loop().call_soon(lambda: None)
 
@@ -191,9 +184,24 @@ async def asking(
     endpoints = [Endpoint(f"{kind}:m@{each}", ModelAddress("m", each, key), timing.today) for each in url.split(",")]
     pool = EndpointPool(name, endpoints, limits or ModelLimits(), limiter, timing)
     try:
-        yield ChatModel(pool) if kind == "chat" else ResponsesModel(pool, tells_seed=True)
+        yield ChatModel(pool) if kind == "chat" else ResponsesModel(pool, sends_seed=True)
     finally:
         await pool.close()
+
+
+HELLO = Request(items=input_items("Hello."))
+
+
+async def answered(kind: str, server: Server, request: Request = HELLO, **options: Any) -> Answer:
+    """What a model behind a server answers."""
+    async with asking(kind, server.url, **options) as model:
+        return await answer_of(model, request)
+
+
+async def answered_by(spec: str, **options: Any) -> Answer:
+    """What the model of a spec answers."""
+    async with open_model(spec, {}, **options) as source:
+        return await answer_of(source.for_episode(0), HELLO)
 
 
 def completion(message: dict[str, Any], finish: str = "stop", **more: Any) -> Reply:

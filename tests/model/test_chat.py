@@ -63,34 +63,6 @@ def test_a_whole_episode_in_both_forms() -> None:
     assert items_of(messages) == items
 
 
-def test_calls_in_turns_of_their_own_stay_apart() -> None:
-    items = [
-        function_call("add", "c1", number=1),
-        function_call_output("c1", "1"),
-        function_call("add", "c2", number=2),
-        function_call_output("c2", "2"),
-    ]
-    assert [message["role"] for message in messages_of(items)] == ["assistant", "tool"] * 2
-    assert items_of(messages_of(items)) == items
-
-
-def test_what_comes_between_calls_of_a_turn_goes_before_them() -> None:
-    items = [
-        reasoning("First."),
-        function_call("add", "c1"),
-        reasoning("Then."),
-        message("And."),
-        function_call("add", "c2"),
-        function_call_output("c1", "1"),
-        function_call_output("c2", "2"),
-    ]
-    said, *results = messages_of(items)
-    assert said["reasoning_content"] == "First.\n\nThen."
-    assert said["content"] == "And."
-    assert [call["id"] for call in said["tool_calls"]] == ["c1", "c2"]
-    assert [result["tool_call_id"] for result in results] == ["c1", "c2"]
-
-
 def test_what_is_said_twice_is_two_messages() -> None:
     items = [message("One."), message("Two."), reasoning("Hm."), reasoning("So."), message("Three.")]
     assert [found["content"] for found in messages_of(items)] == ["One.", "Two.", "", "Three."]
@@ -183,24 +155,6 @@ def test_servers_that_leave_something_out_are_understood() -> None:
 def test_an_empty_answer_is_an_empty_message() -> None:
     assert completion_items({"role": "assistant", "content": None}) == [message("")]
     assert completion_items({"content": "", "reasoning_content": "Hm."}) == [reasoning("Hm.")]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        None,
-        "text",
-        {"role": "user", "content": "I am the user."},
-        {"content": 7},
-        {"content": ["text"]},
-        {"tool_calls": [{"id": "c"}]},
-        {"tool_calls": ["add"]},
-        {"tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "x", "input": "y"}}]},
-    ],
-)
-def test_a_message_that_is_none_is_refused(wrong: Any) -> None:
-    with pytest.raises(ModelFailed):
-        completion_items(wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"type": "web_search_call"}, {"type": "item_reference", "id": "x"}])

@@ -7,48 +7,31 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from stateroom.errors import ModelFailed, ModelUnavailable
+from stateroom.errors import ModelFailed
 from stateroom.model import ModelLimits, Request, answer_of, input_items, text_of
 from tests.messages import raises
-from tests.model.endpoints import FakeTime, Hang, Reply, Server, asking, says
-
-HELLO = Request(items=input_items("Hello."))
+from tests.model.endpoints import HELLO, FakeTime, Hang, Reply, Server, answered, asking, says
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
 async def test_what_may_pass_is_asked_again(server: Server, kind: str, status: int) -> None:
     server.replies = [Reply({"error": {"message": "later"}}, status), Reply("", status), says(kind, "Hi.")]
-    async with asking(kind, server.url) as model:
-        answer = await answer_of(model, HELLO)
+    answer = await answered(kind, server)
     assert [text_of(item) for item in answer.items] == ["Hi."]
     assert len(server.asked) == 3
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
-async def test_what_the_server_refuses_is_asked_once(server: Server, kind: str, status: int) -> None:
-    server.replies = [Reply({"error": {"message": "there are no such tokens"}}, status)]
-    async with asking(kind, server.url) as model:
-        with raises(ModelFailed):
-            await answer_of(model, HELLO)
+@pytest.mark.parametrize(
+    ("status", "headers"),
+    [*((status, {}) for status in (400, 401, 403, 404, 413, 422)), (500, {"x-should-retry": "false"})],
+)
+async def test_what_the_server_refuses_is_asked_once(
+    server: Server, kind: str, status: int, headers: dict[str, str]
+) -> None:
+    server.replies = [Reply({"error": {"message": "there are no such tokens"}}, status, headers)]
+    with raises(ModelFailed):
+        await answered(kind, server)
     assert len(server.asked) == 1
-
-
-async def test_a_server_may_say_that_asking_again_is_in_vain(server: Server, kind: str) -> None:
-    server.replies = [Reply({"error": {"message": "broken"}}, 500, {"x-should-retry": "false"})]
-    async with asking(kind, server.url) as model:
-        with raises(ModelFailed):
-            await answer_of(model, HELLO)
-    assert len(server.asked) == 1
-
-
-async def test_a_server_that_stays_away_is_unavailable(server: Server, kind: str) -> None:
-    server.replies = [Reply({"error": {"message": "overloaded"}}, 503)]
-    clock = FakeTime()
-    async with asking(kind, server.url, ModelLimits(attempts=4), clock) as model:
-        with raises(ModelUnavailable):
-            await answer_of(model, HELLO)
-    assert len(server.asked) == 4
-    assert clock.pauses == [0.5, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -68,33 +51,14 @@ async def test_a_server_says_when_it_wants_to_be_asked_again(
 ) -> None:
     server.replies = [Reply({}, 429, headers), says(kind, "Hi.")]
     clock = FakeTime()
-    async with asking(kind, server.url, clock=clock) as model:
-        await answer_of(model, HELLO)
+    await answered(kind, server, clock=clock)
     assert clock.pauses == [pause]
-
-
-async def test_nothing_is_asked_beyond_the_deadline(server: Server, kind: str) -> None:
-    server.replies = [Reply({}, 429, {"retry-after": "60"}), says(kind, "Hi.")]
-    clock = FakeTime()
-    async with asking(kind, server.url, ModelLimits(deadline=30), clock) as model:
-        with raises(ModelUnavailable):
-            await answer_of(model, HELLO)
-    assert clock.pauses == []
-    assert len(server.asked) == 1
 
 
 async def test_a_server_that_hangs_is_left_and_asked_again(server: Server, kind: str) -> None:
     server.replies = [Hang(), says(kind, "Hi.")]
-    async with asking(kind, server.url, ModelLimits(timeout=1)) as model:
-        answer = await answer_of(model, HELLO)
+    answer = await answered(kind, server, limits=ModelLimits(timeout=1))
     assert text_of(answer.items[0]) == "Hi."
-
-
-async def test_one_that_always_hangs_is_unavailable(server: Server, kind: str) -> None:
-    server.replies = [Hang()]
-    async with asking(kind, server.url, ModelLimits(timeout=0.05, attempts=2)) as model:
-        with raises(ModelUnavailable):
-            await answer_of(model, HELLO)
 
 
 async def test_who_waits_for_an_answer_can_be_cancelled(server: Server, kind: str) -> None:
@@ -107,12 +71,6 @@ async def test_who_waits_for_an_answer_can_be_cancelled(server: Server, kind: st
             await waiting
         server.replies = [says(kind, "Hi.")]
         assert (await answer_of(model, HELLO)).items
-
-
-async def test_nobody_there_is_unavailable(kind: str) -> None:
-    async with asking(kind, "http://127.0.0.1:1/v1", ModelLimits(attempts=3)) as model:
-        with raises(ModelUnavailable):
-            await answer_of(model, HELLO)
 
 
 @pytest.mark.parametrize(
@@ -149,33 +107,22 @@ async def cutting(replies: list[bytes]) -> AsyncIterator[str]:
 )
 async def test_rubbish_is_a_failure_and_not_a_crash(server: Server, kind: str, body: str) -> None:
     server.replies = [Reply(body)]
-    async with asking(kind, server.url) as model:
-        with raises(ModelFailed):
-            await answer_of(model, HELLO)
+    with raises(ModelFailed):
+        await answered(kind, server)
     assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize("written", ["\\ud83d", "\\uD83D"])
 async def test_half_of_a_character_does_no_harm(server: Server, kind: str, written: str) -> None:
     server.replies = [Reply(json.dumps(says(kind, "a\ud83d").body).replace("\\ud83d", written))]
-    async with asking(kind, server.url) as model:
-        answer = await answer_of(model, HELLO)
+    answer = await answered(kind, server)
     assert text_of(answer.items[0]) == "a?"
-
-
-async def test_no_more_are_asked_at_once_than_may_be(server: Server, kind: str) -> None:
-    server.replies = [says(kind, "Hi.")]
-    async with asking(kind, server.url, ModelLimits(concurrency=3)) as model:
-        await asyncio.gather(*(answer_of(model, HELLO) for _ in range(24)))
-    assert len(server.asked) == 24
-    assert 1 <= server.most_at_once <= 3
 
 
 async def test_a_request_that_is_no_json_is_a_failure(server: Server, kind: str) -> None:
     server.replies = [says(kind, "Hi.")]
-    async with asking(kind, server.url) as model:
-        with raises(ModelFailed):
-            await answer_of(model, Request(items=input_items("Hello."), settings={"temperature": object()}))
+    with raises(ModelFailed):
+        await answered(kind, server, Request(items=input_items("Hello."), settings={"temperature": object()}))
     assert server.asked == []
 
 
@@ -192,6 +139,5 @@ async def test_a_request_that_is_no_json_is_a_failure(server: Server, kind: str)
 )
 async def test_an_error_is_told_in_the_words_of_the_server(server: Server, kind: str, body: object) -> None:
     server.replies = [Reply(body, 400)]
-    async with asking(kind, server.url) as model:
-        with raises(ModelFailed):
-            await answer_of(model, HELLO)
+    with raises(ModelFailed):
+        await answered(kind, server)

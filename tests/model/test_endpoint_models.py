@@ -1,13 +1,16 @@
 """What models behind an address are asked, and how their answers are read."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.model import Item, Request, Usage, answer_of, function_call, function_call_output, input_items, message
+from stateroom.rollout import plan_run, run
 from tests.messages import raises
-from tests.model.endpoints import KEY, Reply, Server, asking, completion, response, says
+from tests.model.endpoints import KEY, Reply, Server, answered, asking, completion, response, says
+from tests.servers.vllm import VLLM, by_policy, serving
 
 TOOL: Item = {
     "type": "function",
@@ -23,8 +26,7 @@ CONVERSATION = [*input_items("Add 3."), *CALLS, function_call_output("c1", "1"),
 async def test_a_request_of_responses(server: Server) -> None:
     server.replies = [says("responses", "Done.")]
     settings = {"temperature": 0.5, "top_k": 7, "model": "another", "stream": True, "top_p": None}
-    async with asking("responses", server.url) as model:
-        await answer_of(model, Request(CONVERSATION, [TOOL], settings, seed=11))
+    await answered("responses", server, Request(CONVERSATION, [TOOL], settings, seed=11))
     (asked,) = server.asked
     assert asked.path.endswith("/v1/responses")
     assert asked.headers["authorization"] == f"Bearer {KEY}"
@@ -43,8 +45,7 @@ async def test_a_request_of_responses(server: Server) -> None:
 async def test_a_request_of_chat(server: Server) -> None:
     server.replies = [says("chat", "Done.")]
     settings = {"max_output_tokens": 9, "top_k": 7, "instructions": "Be exact.", "stream": True, "n": 4}
-    async with asking("chat", server.url) as model:
-        await answer_of(model, Request(CONVERSATION, [TOOL], settings, seed=11))
+    await answered("chat", server, Request(CONVERSATION, [TOOL], settings, seed=11))
     (asked,) = server.asked
     assert asked.path.endswith("/v1/chat/completions")
     assert asked.headers["authorization"] == f"Bearer {KEY}"
@@ -56,28 +57,21 @@ async def test_a_request_of_chat(server: Server) -> None:
     assert asked.body == {"model": "m", "seed": 11, "max_tokens": 9, "top_k": 7}
 
 
-async def test_no_tools_are_not_mentioned(server: Server, kind: str) -> None:
+async def test_a_user_is_named_in_the_text_and_no_tools_are_not_mentioned(server: Server, kind: str) -> None:
     server.replies = [says(kind, "Hi.")]
-    async with asking(kind, server.url) as model:
-        await answer_of(model, Request(input_items("Hello.")))
-    assert "tools" not in server.asked[0].body
-
-
-async def test_a_user_is_named_in_the_text(server: Server, kind: str) -> None:
-    server.replies = [says(kind, "Hi.")]
-    async with asking(kind, server.url) as model:
-        await answer_of(model, Request([{"type": "message", "role": "user", "name": "ann", "content": "Hello."}]))
+    await answered(kind, server, Request([{"type": "message", "role": "user", "name": "ann", "content": "Hello."}]))
     [said] = server.asked[0].body["input" if kind == "responses" else "messages"]
     assert (said["content"], "name" in said) == ("ann: Hello.", False)
+    assert "tools" not in server.asked[0].body
 
 
 async def test_settings_have_the_last_word(server: Server) -> None:
     server.replies = [says("responses", "Hi."), says("chat", "Hi.")]
     hello = input_items("Hello.")
-    async with asking("responses", server.url) as model:
-        await answer_of(model, Request(hello, settings={"store": True, "include": [], "metadata": {"seed": "5"}}))
-    async with asking("chat", server.url) as model:
-        await answer_of(model, Request(hello, settings={"seed": 5}, seed=11))
+    await answered(
+        "responses", server, Request(hello, settings={"store": True, "include": [], "metadata": {"seed": "5"}})
+    )
+    await answered("chat", server, Request(hello, settings={"seed": 5}, seed=11))
     one, two = (asked.body for asked in server.asked)
     assert (one["store"], one["include"], one["metadata"]) == (True, [], {"seed": "5"})
     assert two["seed"] == 5
@@ -95,8 +89,7 @@ async def test_parallel_calls_are_read(server: Server, kind: str) -> None:
         if kind == "chat"
         else response(*CALLS, usage=told)
     ]
-    async with asking(kind, server.url) as model:
-        answer = await answer_of(model, Request(input_items("Add 3."), [TOOL]))
+    answer = await answered(kind, server, Request(input_items("Add 3."), [TOOL]))
     assert answer.items == CALLS
     assert answer.usage == Usage(10, 5, 4)
     assert not answer.truncated
@@ -112,22 +105,10 @@ async def test_reasoning_goes_back_as_it_came(server: Server) -> None:
     assert server.asked[1].body["input"][1:] == answer.items
 
 
-@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-async def test_reasoning_of_chat_goes_back_as_it_came(server: Server, name: str) -> None:
-    server.replies = [completion({"content": "Yes.", name: "Hm."})]
-    async with asking("chat", server.url) as model:
-        answer = await answer_of(model, Request(input_items("Really?")))
-        assert [item["type"] for item in answer.items] == ["reasoning", "message"]
-        await answer_of(model, Request([*input_items("Really?"), *answer.items]))
-    assert server.asked[1].body["messages"][1] == {"role": "assistant", "content": "Yes.", name: "Hm."}
-
-
 async def test_reasoning_of_chat_has_no_foreign_field_in_responses(server: Server) -> None:
     server.replies = [completion({"content": "Yes.", "reasoning": "Hm."}), says("responses", "Hi.")]
-    async with asking("chat", server.url) as model:
-        answer = await answer_of(model, Request(input_items("Really?")))
-    async with asking("responses", server.url) as model:
-        await answer_of(model, Request(answer.items))
+    answer = await answered("chat", server, Request(input_items("Really?")))
+    await answered("responses", server, Request(answer.items))
     content = [{"type": "reasoning_text", "text": "Hm."}]
     assert server.asked[1].body["input"][0] == {"type": "reasoning", "summary": [], "content": content}
 
@@ -141,20 +122,11 @@ async def test_a_model_that_does_not_reason_is_not_asked_for_its_reasoning_again
     assert ["include" in asked.body for asked in server.asked] == [True, False, False]
 
 
-async def test_other_refusals_are_not_taken_for_that(server: Server) -> None:
-    server.replies = [Reply({"error": {"message": "no"}}, 400)]
-    async with asking("responses", server.url) as model:
-        with pytest.raises(ModelFailed):
-            await answer_of(model, Request(input_items("Hello.")))
-    assert len(server.asked) == 1
-
-
 async def test_what_vllm_tells_of_tokens_is_kept(server: Server) -> None:
     reply = completion({"content": "Hi."}, prompt_token_ids=[1, 2])
     reply.body["choices"][0]["token_ids"] = [3]
     server.replies = [reply]
-    async with asking("chat", server.url) as model:
-        (item,) = (await answer_of(model, Request(input_items("Hello.")))).items
+    (item,) = (await answered("chat", server)).items
     assert item == message("Hi.") | {"prompt_token_ids": [1, 2], "generation_token_ids": [3]}
 
 
@@ -166,8 +138,7 @@ async def test_an_answer_that_is_cut_off_is_marked(server: Server, kind: str) ->
         if kind == "chat"
         else response(cut, status="incomplete", incomplete_details=details)
     ]
-    async with asking(kind, server.url) as model:
-        answer = await answer_of(model, Request(input_items("Hello.")))
+    answer = await answered(kind, server)
     assert answer.truncated
     assert answer.items == [cut]
 
@@ -178,9 +149,8 @@ async def test_an_answer_that_is_held_back_is_a_failure(server: Server, kind: st
         if kind == "chat"
         else response(status="incomplete", incomplete_details={"reason": "content_filter"})
     ]
-    async with asking(kind, server.url) as model:
-        with raises(ModelFailed):
-            await answer_of(model, Request(input_items("Hello.")))
+    with raises(ModelFailed):
+        await answered(kind, server)
 
 
 @pytest.mark.parametrize(
@@ -188,9 +158,8 @@ async def test_an_answer_that_is_held_back_is_a_failure(server: Server, kind: st
 )
 async def test_a_response_that_failed_says_why(server: Server, code: str | None, error: type[Exception]) -> None:
     server.replies = [response(status="failed", error={"code": code, "message": "it broke"})]
-    async with asking("responses", server.url) as model:
-        with raises(error):
-            await answer_of(model, Request(input_items("Hello.")))
+    with raises(error):
+        await answered("responses", server)
 
 
 SHAPES: list[Any] = [
@@ -219,6 +188,16 @@ SHAPES: list[Any] = [
 async def test_an_answer_of_a_wrong_shape_is_a_failure(server: Server, body: dict[str, Any]) -> None:
     kind = "chat" if "choices" in body else "responses"
     server.replies = [Reply(body)]
-    async with asking(kind, server.url) as model:
-        with raises(ModelFailed):
-            await answer_of(model, Request(input_items("Hello.")))
+    with raises(ModelFailed):
+        await answered(kind, server)
+
+
+@pytest.mark.parametrize("env", ["counter", "extraction"])
+async def test_episodes_are_solved_through_it(env: str, tmp_path: Path) -> None:
+    server = VLLM(by_policy(f"{env}:reference"))
+    async with serving(server) as url:
+        plan = plan_run(env, model=f"chat:m@{url}", output=tmp_path / "r.jsonl", limit=3, model_concurrency=2)
+        report = await run(plan)
+    assert [row["reward"] for row in report.rows] == [1.0] * 3
+    assert max(each.running for each in server.recorded) <= 2
+    assert server.paid == len(server.recorded) == len({each.key for each in server.recorded})

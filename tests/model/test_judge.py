@@ -17,7 +17,7 @@ from hypothesis import given, strategies as st
 
 from stateroom.errors import CannotWrite, DefinitionError, JudgeFailed, ModelFailed, ModelUnavailable, NotFound
 from stateroom.model import Answer, Judge, Model, ModelSource, Reading, Request, Vote, majority, message, read_score
-from stateroom.model.cache import MemoryCache
+from stateroom.model.judge import MemoryCache
 from tests.messages import raises
 from tests.patience import PATIENCE
 
@@ -164,12 +164,6 @@ def test_a_name_that_is_none_is_a_mistake_at_once() -> None:
 # Scores.
 
 
-async def test_the_score_and_the_reason_are_the_models() -> None:
-    judge = Judge(Says('{"score": 0.25, "reason": "Not quite."}'), RUBRIC)
-    found = await score(judge)
-    assert (found.score, found.reason, found.votes) == (0.25, "Not quite.", [Vote(0.25, "Not quite.")])
-
-
 async def test_the_model_is_told_the_rubric_and_shown_the_facts_as_data() -> None:
     model = Says("5")
     judge = Judge(model, "Is it {true}?", scale=(1, 5), settings={"temperature": 0.5}, tries=1)
@@ -187,13 +181,6 @@ async def test_the_model_is_told_the_rubric_and_shown_the_facts_as_data() -> Non
         "truth": ["4", "four"],
     }
     assert request.settings == {"temperature": 0.5}
-
-
-async def test_half_a_surrogate_pair_can_be_judged() -> None:
-    model = Says(GOOD)
-    await score(Judge(model, RUBRIC), "\ud800")
-    content = model.asked[0].items[1]["content"]
-    assert json.loads(content.encode())["answer"] == "\ud800"
 
 
 async def test_a_prompt_and_a_parser_of_ones_own() -> None:
@@ -291,23 +278,21 @@ async def test_a_model_that_is_unavailable_is_not_asked_again() -> None:
     assert len(model.asked) == 1
 
 
-async def test_an_answer_without_a_message_is_a_vote_that_failed() -> None:
-    class Silent(Model):
-        async def answer(self, request: Request) -> Answer:
-            return Answer([{"type": "reasoning", "summary": []}])
+class Silent(Model):
+    async def answer(self, request: Request) -> Answer:
+        return Answer([{"type": "reasoning", "summary": []}])
 
+
+class Hangs(Model):
+    async def answer(self, request: Request) -> Answer:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.parametrize(("model", "seconds"), [(Silent(), 25), (Hangs(), 0.01)])
+async def test_a_model_that_says_nothing_or_does_not_come_back_has_failed(model: Model, seconds: float) -> None:
     with raises(JudgeFailed):
-        await score(Judge(Silent(), RUBRIC))
-
-
-async def test_a_model_that_does_not_come_back_has_failed_in_time() -> None:
-    class Hangs(Model):
-        async def answer(self, request: Request) -> Answer:
-            await asyncio.Event().wait()
-            raise AssertionError
-
-    with raises(JudgeFailed):
-        await score(Judge(Hangs(), RUBRIC, seconds=0.01))
+        await score(Judge(model, RUBRIC, seconds=seconds))
 
 
 async def test_a_long_text_is_told_in_short() -> None:
@@ -361,11 +346,12 @@ async def test_what_failed_is_asked_again(cached: Any) -> None:
     assert len(model.asked) == 5
 
 
-async def test_half_a_pair_can_be_kept(cached: Any) -> None:
+async def test_half_a_surrogate_pair_can_be_judged_and_kept(cached: Any) -> None:
     model = Says('{"score": 1, "reason": "\ud800"}')
     judge = cached(model, RUBRIC)
-    assert [(await score(judge)).reason for _ in range(2)] == ["\ud800"] * 2
-    assert len(model.asked) == 1
+    assert [(await score(judge, "\ud800")).reason for _ in range(2)] == ["\ud800"] * 2
+    [request] = model.asked
+    assert json.loads(request.items[1]["content"].encode())["answer"] == "\ud800"
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 
 from stateroom.errors import ModelUnavailable
 from stateroom.model import LocalLimiter, ModelLimits, Request, RequestReport, answer_of, input_items
-from tests.model.endpoints import StoppedTime, Timing, asking
-from tests.servers.vllm import VLLM, Limits, serving
+from tests.model.endpoints import Timing, asking
+from tests.servers.vllm import VLLM, serving
 
 A, B = "http://a/v1", "http://b/v1"
 DONE = RequestReport(0, None, ok=True)
@@ -41,7 +41,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual.now
 
 
-def in_virtual_time(limits: ModelLimits, test: Callable[[LocalLimiter, VirtualLoop], Awaitable[None]]) -> None:
+VirtualTest = Callable[[LocalLimiter, VirtualLoop], Awaitable[None]]
+
+
+def in_virtual_time(limits: ModelLimits, test: VirtualTest) -> None:
     """Run a test with a limiter whose pauses are always the longest."""
     loop = VirtualLoop()
 
@@ -51,6 +54,11 @@ def in_virtual_time(limits: ModelLimits, test: Callable[[LocalLimiter, VirtualLo
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(main())
+
+
+def virtual(**limits: Any) -> Callable[[VirtualTest], Callable[[], None]]:
+    """Makes an async test one that runs in virtual time, with a limiter of these limits."""
+    return lambda test: lambda: in_virtual_time(ModelLimits(**limits), test)
 
 
 class Visit(msgspec.Struct):
@@ -158,19 +166,15 @@ async def passing(limiter: LocalLimiter, loop: VirtualLoop, count: int, tokens: 
     return times
 
 
-def test_at_the_start_there_is_a_second_s_worth_at_once() -> None:
-    async def test(limiter: LocalLimiter, loop: VirtualLoop) -> None:
-        await asyncio.sleep(500)  # what is not used is not saved
-        assert await passing(limiter, loop, 6) == [500, 500, 500, 500.333333, 500.666667, 501]
-
-    in_virtual_time(ModelLimits(requests_per_minute=180), test)
+@virtual(requests_per_minute=180)
+async def test_at_the_start_there_is_a_second_s_worth_at_once(limiter: LocalLimiter, loop: VirtualLoop) -> None:
+    await asyncio.sleep(500)  # what is not used is not saved
+    assert await passing(limiter, loop, 6) == [500, 500, 500, 500.333333, 500.666667, 501]
 
 
-def test_less_than_one_a_second_is_one_at_a_time() -> None:
-    async def test(limiter: LocalLimiter, loop: VirtualLoop) -> None:
-        assert await passing(limiter, loop, 4) == [0, 3, 6, 9]
-
-    in_virtual_time(ModelLimits(requests_per_minute=20), test)
+@virtual(requests_per_minute=20)
+async def test_less_than_one_a_second_is_one_at_a_time(limiter: LocalLimiter, loop: VirtualLoop) -> None:
+    assert await passing(limiter, loop, 4) == [0, 3, 6, 9]
 
 
 @pytest.mark.parametrize(("spent", "passes"), [(None, 30), (30, 30), (5, 5), (50, 50)])
@@ -186,11 +190,11 @@ def test_what_the_server_reports_corrects_the_estimate(spent: int | None, passes
     in_virtual_time(ModelLimits(tokens_per_minute=60), test)
 
 
-def test_a_request_that_is_larger_than_a_minute_is_sent_and_the_next_wait() -> None:
-    async def test(limiter: LocalLimiter, loop: VirtualLoop) -> None:
-        assert await passing(limiter, loop, 3, tokens=120) == [0, 120, 240]
-
-    in_virtual_time(ModelLimits(tokens_per_minute=60), test)
+@virtual(tokens_per_minute=60)
+async def test_a_request_that_is_larger_than_a_minute_is_sent_and_the_next_wait(
+    limiter: LocalLimiter, loop: VirtualLoop
+) -> None:
+    assert await passing(limiter, loop, 3, tokens=120) == [0, 120, 240]
 
 
 class Crowd:
@@ -218,105 +222,96 @@ class Crowd:
         return await self.in_flight()
 
 
-def test_after_trouble_nobody_sends_for_a_while_and_then_one_and_then_twice_as_many_each_time() -> None:
-    async def test(limiter: LocalLimiter, loop: VirtualLoop) -> None:
-        crowd = Crowd(limiter, 40)
-        assert await crowd.in_flight() == 8
-        assert await crowd.end(8, RequestReport(0, None, ok=False, pause=20)) == 0
-        assert await crowd.in_flight(20.9) == 0
-        assert await crowd.in_flight(0.2) == 1
-        assert await crowd.end(1, DONE) == 2
-        assert await crowd.end(1, DONE) == 3
-        assert await crowd.end(1, DONE) == 5
-        assert await crowd.end(1, DONE) == 1
-        for task in crowd.tasks:
-            task.cancel()
+@virtual(concurrency=8, first_pause=1)
+async def test_after_trouble_nobody_sends_for_a_while_and_then_one_and_then_twice_as_many_each_time(
+    limiter: LocalLimiter, loop: VirtualLoop
+) -> None:
+    crowd = Crowd(limiter, 40)
+    assert await crowd.in_flight() == 8
+    assert await crowd.end(8, RequestReport(0, None, ok=False, pause=20)) == 0
+    assert await crowd.in_flight(20.9) == 0
+    assert await crowd.in_flight(0.2) == 1
+    assert await crowd.end(1, DONE) == 2
+    assert await crowd.end(1, DONE) == 3
+    assert await crowd.end(1, DONE) == 5
+    assert await crowd.end(1, DONE) == 1
+    for task in crowd.tasks:
+        task.cancel()
 
-    in_virtual_time(ModelLimits(concurrency=8, first_pause=1), test)
 
-
-def test_requests_that_fail_together_are_one_trouble_and_the_next_pause_is_longer() -> None:
-    async def test(limiter: LocalLimiter, loop: VirtualLoop) -> None:
-        await passing(limiter, loop, 4)
-        for _ in range(4):
-            limiter.release(A, BUSY)
-        for passes in (1, 3, 7, 12):
-            assert await passing(limiter, loop, 1) == [passes]
-            limiter.release(A, BUSY)
-        await passing(limiter, loop, 1)
-        limiter.release(A, DONE)
-        began = (await passing(limiter, loop, 1))[0]
+@virtual(concurrency=4, first_pause=1, longest_pause=5, attempts=100)
+async def test_requests_that_fail_together_are_one_trouble_and_the_next_pause_is_longer(
+    limiter: LocalLimiter, loop: VirtualLoop
+) -> None:
+    await passing(limiter, loop, 4)
+    for _ in range(4):
         limiter.release(A, BUSY)
-        assert await passing(limiter, loop, 1) == [began + 1]  # a success ends the row
-
-    in_virtual_time(ModelLimits(concurrency=4, first_pause=1, longest_pause=5, attempts=100), test)
-
-
-def test_a_request_that_is_given_up_says_nothing_about_the_endpoint() -> None:
-    async def test(limiter: LocalLimiter, loop: VirtualLoop) -> None:
-        await passing(limiter, loop, 1)
+    for passes in (1, 3, 7, 12):
+        assert await passing(limiter, loop, 1) == [passes]
         limiter.release(A, BUSY)
-        assert await passing(limiter, loop, 1) == [1]
-        crowd = Crowd(limiter, 3)
-        assert await crowd.end(1, RequestReport(0, None, ok=None)) == 1
+    await passing(limiter, loop, 1)
+    limiter.release(A, DONE)
+    began = (await passing(limiter, loop, 1))[0]
+    limiter.release(A, BUSY)
+    assert await passing(limiter, loop, 1) == [began + 1]  # a success ends the row
+
+
+@virtual(concurrency=4, first_pause=1)
+async def test_a_request_that_is_given_up_says_nothing_about_the_endpoint(
+    limiter: LocalLimiter, loop: VirtualLoop
+) -> None:
+    await passing(limiter, loop, 1)
+    limiter.release(A, BUSY)
+    assert await passing(limiter, loop, 1) == [1]
+    crowd = Crowd(limiter, 3)
+    assert await crowd.end(1, RequestReport(0, None, ok=None)) == 1
+    await crowd.end(1, BUSY)
+    assert await crowd.in_flight(1.5) == 0
+    assert await crowd.in_flight(1) == 1
+    assert await crowd.end(1, DONE) == 1
+
+
+@virtual(concurrency=4, first_pause=1)
+async def test_answers_to_what_was_sent_before_the_trouble_do_not_end_the_rest(
+    limiter: LocalLimiter, loop: VirtualLoop
+) -> None:
+    crowd = Crowd(limiter, 12)
+    assert await crowd.in_flight() == 4
+    await crowd.end(1, BUSY)
+    assert await crowd.end(3, DONE) == 0
+    assert await crowd.in_flight(5) == 1
+    for task in crowd.tasks:
+        task.cancel()
+
+
+@virtual(first_pause=1)
+async def test_a_server_that_asks_for_a_longer_rest_gets_it(limiter: LocalLimiter, loop: VirtualLoop) -> None:
+    await passing(limiter, loop, 2)
+    limiter.release(A, BUSY)
+    limiter.release(A, RequestReport(0, None, ok=False, pause=60))
+    assert await passing(limiter, loop, 1) == [60]
+
+
+@virtual(concurrency=1, attempts=3)
+async def test_an_endpoint_that_fails_again_and_again_is_given_up_by_all_that_wait(
+    limiter: LocalLimiter, loop: VirtualLoop
+) -> None:
+    crowd = Crowd(limiter, 9)
+    await crowd.in_flight()
+    for _ in range(3):
         await crowd.end(1, BUSY)
-        assert await crowd.in_flight(1.5) == 0
-        assert await crowd.in_flight(1) == 1
-        assert await crowd.end(1, DONE) == 1
-
-    in_virtual_time(ModelLimits(concurrency=4, first_pause=1), test)
-
-
-def test_answers_to_what_was_sent_before_the_trouble_do_not_end_the_rest() -> None:
-    async def test(limiter: LocalLimiter, loop: VirtualLoop) -> None:
-        crowd = Crowd(limiter, 12)
-        assert await crowd.in_flight() == 4
-        await crowd.end(1, BUSY)
-        assert await crowd.end(3, DONE) == 0
-        assert await crowd.in_flight(5) == 1
-        for task in crowd.tasks:
-            task.cancel()
-
-    in_virtual_time(ModelLimits(concurrency=4, first_pause=1), test)
+        await crowd.in_flight(60)
+    found = await asyncio.gather(*crowd.tasks, return_exceptions=True)
+    assert [type(each) for each in found] == [type(None)] * 3 + [ModelUnavailable] * 6
+    assert await passing(limiter, loop, 1)  # who comes later finds out for itself
 
 
-def test_a_server_that_asks_for_a_longer_rest_gets_it() -> None:
-    async def test(limiter: LocalLimiter, loop: VirtualLoop) -> None:
-        await passing(limiter, loop, 2)
-        limiter.release(A, BUSY)
-        limiter.release(A, RequestReport(0, None, ok=False, pause=60))
-        assert await passing(limiter, loop, 1) == [60]
-
-    in_virtual_time(ModelLimits(first_pause=1), test)
-
-
-def test_an_endpoint_that_fails_again_and_again_is_given_up_by_all_that_wait() -> None:
-    async def test(limiter: LocalLimiter, loop: VirtualLoop) -> None:
-        crowd = Crowd(limiter, 9)
-        await crowd.in_flight()
-        for _ in range(3):
-            await crowd.end(1, BUSY)
-            await crowd.in_flight(60)
-        found = await asyncio.gather(*crowd.tasks, return_exceptions=True)
-        assert [type(each) for each in found] == [type(None)] * 3 + [ModelUnavailable] * 6
-        assert await passing(limiter, loop, 1)  # who comes later finds out for itself
-
-    in_virtual_time(ModelLimits(concurrency=1, attempts=3), test)
-
-
-def test_each_endpoint_has_its_own_limits() -> None:
-    async def test(limiter: LocalLimiter, loop: VirtualLoop) -> None:
-        await limiter.acquire(A, 0)
-        limiter.release(A, BUSY)
-        await limiter.acquire(B, 0)
-        assert loop.time() == 0
-
-    in_virtual_time(ModelLimits(concurrency=1, requests_per_minute=1), test)
-
-
-def test_a_report_travels_between_processes() -> None:
-    report = RequestReport(7, None, ok=False, pause=1.5)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(report), type=RequestReport) == report
+@virtual(concurrency=1, requests_per_minute=1)
+async def test_each_endpoint_has_its_own_limits(limiter: LocalLimiter, loop: VirtualLoop) -> None:
+    await limiter.acquire(A, 0)
+    limiter.release(A, BUSY)
+    await limiter.acquire(B, 0)
+    assert loop.time() == 0
 
 
 # Over a real connection.
@@ -337,35 +332,3 @@ async def test_two_clients_share_a_limit() -> None:
         await asyncio.gather(*(ask(model, seed) for seed in range(8) for model in (one, two)))
     assert len(server.recorded) == 16
     assert max(each.running for each in server.recorded) == 3
-
-
-class CountingLimiter(LocalLimiter):
-    """Says when eight requests have ended."""
-
-    def __init__(self, limits: ModelLimits, timing: Timing) -> None:
-        super().__init__(limits, timing)
-        self.eight = asyncio.Event()
-        self._ended = 0
-
-    def release(self, endpoint: str, report: RequestReport) -> None:
-        super().release(endpoint, report)
-        self._ended += 1
-        if self._ended == 8:
-            self.eight.set()
-
-
-async def test_after_a_429_there_is_no_stampede() -> None:
-    server, limits, clock = VLLM(limits=Limits(concurrency=0), latency=0.01), ModelLimits(concurrency=8), StoppedTime()
-    limiter = CountingLimiter(limits, clock.timing)
-    async with serving(server) as url, asking("chat", url, limits, clock, limiter=limiter) as model:
-        asked = [asyncio.create_task(ask(model, seed)) for seed in range(8)]
-        await limiter.eight.wait()
-        assert [each.status for each in server.recorded] == [429] * 8
-        server.limits.concurrency = None
-        clock.advance(1.6)  # the server asked for a second
-        await asyncio.gather(*asked)
-    at_once = [each.running for each in server.recorded[8:]]
-    assert at_once[0] == 1
-    assert max(at_once[1:3]) <= 2
-    assert max(at_once[3:6]) <= 4
-    assert len(at_once) == 8

@@ -1,5 +1,6 @@
 """Answers that are played again: found by their task, checked against what was said then."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from stateroom.model import (
     input_items,
     message,
 )
+from stateroom.rollout import plan_run, run
 from tests.messages import raises
 
 REASONING: Item = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
@@ -40,6 +42,9 @@ def row(task: str, answer: str, *, seed: int = 0, number: int = 0, rollout: int 
         "_ng_task_index": number,
         "_ng_rollout_index": rollout,
     }
+
+
+OUTPUT = row("one", "a")["response"]["output"]
 
 
 async def played(model: Replayed, task: Any, seed: int = 0) -> list[Item]:
@@ -89,32 +94,27 @@ async def test_a_task_that_begins_like_another_is_not_taken_for_it() -> None:
     assert (await played(Replayed([long, short]), "one"))[-1] == message("a")
 
 
-async def test_another_result_of_a_tool_is_told() -> None:
-    recorded = row("one", "a")["response"]["output"]
-    shown = [*input_items("one"), *recorded[:4], function_call_output("c2", "5")]
-    with raises(ModelFailed):
-        await answer_of(Replayed([row("one", "a")]), Request(shown, step=1))
-
-
-async def test_ids_and_statuses_do_not_matter() -> None:
-    recorded = row("one", "a")["response"]["output"]
-    shown = [{**item, "status": "in_progress", "id": "other"} for item in [*input_items("one"), *recorded[:5]]]
-    (answer,) = (await answer_of(Replayed([row("one", "a")]), Request(shown, step=1))).items
-    assert answer == recorded[5]
-
-
-async def test_a_conversation_of_another_length_is_told() -> None:
-    recorded = row("one", "a")["response"]["output"]
-    with raises(ModelFailed):
-        await answer_of(Replayed([row("one", "a")]), Request([*input_items("one"), *recorded[:3]], step=1))
-
-
-async def test_reasoning_that_was_changed_or_lost_on_the_way_does_not_matter() -> None:
-    recorded = row("one", "a")["response"]["output"]
+async def test_ids_statuses_and_reasoning_do_not_matter() -> None:
     changed = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
-    for shown in (recorded[1:5], [changed, *recorded[1:5]], [*recorded[1:3], message(""), *recorded[3:5]]):
+    renamed = [{**item, "status": "in_progress", "id": "other"} for item in OUTPUT[:5]]
+    for shown in (renamed, OUTPUT[1:5], [changed, *OUTPUT[1:5]], [*OUTPUT[1:3], message(""), *OUTPUT[3:5]]):
         answer = await answer_of(Replayed([row("one", "a")]), Request([*input_items("one"), *shown], step=1))
-        assert answer.items == [recorded[5]]
+        assert answer.items == [OUTPUT[5]]
+
+
+@pytest.mark.parametrize(
+    ("task", "shown", "step"),
+    [
+        ("one", [*OUTPUT[:4], function_call_output("c2", "5")], 1),
+        ("one", OUTPUT[:3], 1),
+        ("one", OUTPUT, 3),
+        ("three", [], 0),
+    ],
+    ids=["another result", "another length", "no such answer", "no such task"],
+)
+async def test_what_is_not_on_record_is_told(task: str, shown: list[Item], step: int) -> None:
+    with raises(ModelFailed):
+        await answer_of(Replayed([row("one", "a")]), Request([*input_items(task), *shown], step=step))
 
 
 @pytest.mark.parametrize("status", ["completed", "incomplete"])
@@ -127,17 +127,6 @@ async def test_an_episode_that_ended_without_a_word_ends_so_again(status: str) -
     else:
         with raises(ModelFailed):
             await answer_of(Replayed([silent]), request)
-
-
-async def test_there_are_no_more_answers_than_were_given() -> None:
-    recorded = row("one", "a")["response"]["output"]
-    with raises(ModelFailed):
-        await answer_of(Replayed([row("one", "a")]), Request([*input_items("one"), *recorded], step=3))
-
-
-async def test_a_task_that_is_not_on_record_is_told() -> None:
-    with raises(ModelFailed):
-        await answer_of(Replayed([row("one", "a")]), Request(input_items("three")))
 
 
 async def test_a_word_of_the_user_parts_two_answers() -> None:
@@ -182,3 +171,23 @@ def test_a_line_that_is_no_episode_is_named(tmp_path: Path, text: str) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with raises(NotFound):
         Replayed.of_file(tmp_path / "nowhere.jsonl")
+
+
+# Whole runs.
+
+
+def episodes(environment: str, model: str, output: Path) -> dict[tuple[int, int], Any]:
+    """The rewards and the items of a run's episodes."""
+    asyncio.run(run(plan_run(environment, model=model, repeats=3, store="memory://", output=output)))
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    return {
+        (row["_ng_task_index"], row["_ng_rollout_index"]): (row["reward"], row["response"]["output"]) for row in rows
+    }
+
+
+@pytest.mark.parametrize("environment", ["counter", "extraction", "weather"])
+def test_a_run_is_played_again(environment: str, tmp_path: Path) -> None:
+    first = tmp_path / "first.jsonl"
+    played = episodes(environment, "noisy", first)
+    assert episodes(environment, f"replay:{first}", tmp_path / "again.jsonl") == played
+    assert {reward for reward, _ in played.values()} == {0.0, 1.0}

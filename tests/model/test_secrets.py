@@ -6,13 +6,24 @@ from collections.abc import Callable
 
 import pytest
 
-from stateroom.errors import NotFound, StateroomError
-from stateroom.model import Judge, ModelLimits, Request, Scripted, answer_of, input_items, open_model, text_of
+from stateroom.errors import ModelUnavailable, NotFound, StateroomError
+from stateroom.model import Judge, ModelLimits, answer_of, open_model, text_of
 from stateroom.model.address import key_variable
 from tests.messages import raises
-from tests.model.endpoints import KEY, Asked, Hang, ModelAddress, Reply, Server, asking, says
+from tests.model.endpoints import (
+    HELLO,
+    KEY,
+    Asked,
+    Hang,
+    ModelAddress,
+    Reply,
+    Server,
+    answered,
+    answered_by,
+    asking,
+    says,
+)
 
-HELLO = Request(input_items("Hello."))
 HERE = "API_KEY_127_0_0_1"
 
 
@@ -50,17 +61,16 @@ async def test_no_error_and_no_log_has_the_key(
     assert KEY[:12] not in "\n".join(seen)
 
 
-async def test_nobody_there_does_not_show_the_key(kind: str) -> None:
-    async with asking(kind, "http://127.0.0.1:1/v1", ModelLimits(attempts=1)) as model:
-        with pytest.raises(StateroomError) as caught:
+async def test_nobody_there_is_unavailable_and_does_not_show_the_key(kind: str) -> None:
+    async with asking(kind, "http://127.0.0.1:1/v1", ModelLimits(attempts=3)) as model:
+        with raises(ModelUnavailable) as caught:
             await answer_of(model, HELLO)
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
 async def test_an_answer_that_repeats_the_key_is_kept_without_it(server: Server, kind: str) -> None:
     server.replies = [lambda asked: says(kind, f"I was sent {echo(asked)}.")]
-    async with asking(kind, server.url) as model:
-        answer = await answer_of(model, HELLO)
+    answer = await answered(kind, server)
     assert "I was sent Bearer ***." in str(answer.items)
     assert KEY not in str(answer)
 
@@ -71,8 +81,7 @@ async def test_a_key_that_is_only_a_word_leaves_answers_as_they_are(
 ) -> None:
     monkeypatch.setenv(HERE, key)
     server.replies = [says(kind, said)]
-    async with open_model(f"{kind}:m@{server.url}", {}) as source:
-        answer = await answer_of(source.for_episode(0), HELLO)
+    answer = await answered_by(f"{kind}:m@{server.url}")
     assert text_of(answer.items[0]) == said
 
 
@@ -127,17 +136,8 @@ def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(key: str, monkeypatc
 async def test_a_key_with_a_line_end_after_it_is_good(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HERE, f"{KEY}\n")
     server.replies = [says("chat", "Hi.")]
-    async with open_model(f"chat:m@{server.url}", {}) as source:
-        await answer_of(source.for_episode(0), HELLO)
+    await answered_by(f"chat:m@{server.url}")
     assert echo(server.asked[0]) == f"Bearer {KEY}"
-
-
-async def test_without_a_key_the_header_says_so(server: Server) -> None:
-    server.replies = [Reply({"error": {"message": "none of that"}}, 400)]
-    async with open_model(f"chat:m@{server.url}", {}) as source:
-        with pytest.raises(StateroomError):
-            await answer_of(source.for_episode(0), HELLO)
-    assert echo(server.asked[0]) == "Bearer none"
 
 
 async def test_the_key_of_openai_goes_to_no_other_host(
@@ -145,9 +145,8 @@ async def test_the_key_of_openai_goes_to_no_other_host(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     server.replies = [Reply({"error": {"message": "who are you?"}}, 401)]
-    async with open_model(f"{kind}:m@{server.url}", {}) as source:
-        with pytest.raises(StateroomError):
-            await answer_of(source.for_episode(0), HELLO)
+    with pytest.raises(StateroomError):
+        await answered_by(f"{kind}:m@{server.url}")
     assert echo(server.asked[0]) == "Bearer none"
 
 
@@ -165,15 +164,8 @@ async def test_a_named_variable_has_the_key(server: Server, kind: str, monkeypat
         open_model(f"{kind}:m@{server.url}", {}, api_key_env="LAB_KEY")
     monkeypatch.setenv("LAB_KEY", KEY)
     server.replies = [says(kind, "Hi.")]
-    async with open_model(f"{kind}:m@{server.url}", {}, api_key_env="LAB_KEY") as source:
-        await answer_of(source.for_episode(0), HELLO)
+    await answered_by(f"{kind}:m@{server.url}", api_key_env="LAB_KEY")
     assert echo(server.asked[0]) == f"Bearer {KEY}"
-
-
-@pytest.mark.parametrize("spec", ["replay:x.jsonl", "local", "reference"])
-def test_a_model_without_a_server_takes_no_key(spec: str) -> None:
-    with raises(NotFound):
-        open_model(spec, {"reference": Scripted}, api_key_env="LAB_KEY")
 
 
 @pytest.mark.parametrize(

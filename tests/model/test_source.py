@@ -1,14 +1,26 @@
 """Models by what a user typed."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stateroom.errors import ModelFailed, NotFound
-from stateroom.model import Answer, Item, Model, Policy, Request, answer_of, input_items, message, open_model, text_of
+from stateroom.model import (
+    Answer,
+    Item,
+    Model,
+    ModelLimits,
+    Policy,
+    Request,
+    answer_of,
+    input_items,
+    message,
+    open_model,
+    text_of,
+)
 from tests.messages import raises
 from tests.model.endpoints import Server, says
 from tests.patience import PATIENCE
@@ -27,7 +39,12 @@ class Broken(Policy):
         return []
 
 
-OWN = {"reference": Says, "broken": Broken}
+class Plain(Model):
+    async def answer(self, request: Request) -> Answer:
+        return Answer([message("plain")])
+
+
+OWN = {"reference": Says, "broken": Broken, "plain": Plain}
 HELLO = Request(input_items("Hello."))
 
 
@@ -37,6 +54,11 @@ async def test_a_policy_by_its_name_is_a_new_one_for_each_episode() -> None:
         assert source.name == "reference"
         assert one is not two
         assert [text_of((await answer_of(model, HELLO)).items[0]) for model in (one, two)] == ["seed 1", "seed 2"]
+
+
+async def test_a_model_class_of_the_environment_is_one_model_for_all_episodes() -> None:
+    async with open_model("plain", OWN) as source:
+        assert source.for_episode(0) is source.for_episode(1)
 
 
 PROGRAM = """
@@ -124,47 +146,37 @@ async def test_an_endpoint_is_shared_by_all_episodes(server: Server, kind: str) 
     assert server.asked[0].body["model"] == "org/m@v2"
 
 
-async def test_a_rollouts_file_is_a_model(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    row = {"responses_create_params": {"input": "Hello."}, "response": {"output": [message("Hi.")]}}
-    path.write_text(json.dumps(row))
-    async with open_model(f"replay:{path}", {}) as source:
-        assert (await answer_of(source.for_episode(0), HELLO)).items == [message("Hi.")]
-
-
 def test_a_policy_that_cannot_be_made_is_a_failure_of_the_episode() -> None:
     with raises(ModelFailed):
         open_model("broken", OWN).for_episode(1)
 
 
-def test_without_the_sdk_a_user_is_told_what_to_install() -> None:
-    program = """
+WITHOUT_SDK = """
 import sys
-sys.modules["openai"] = None
 from stateroom.errors import NotFound
 from stateroom.model import open_model
+assert "openai" not in sys.modules
+sys.modules["openai"] = None
 try:
     open_model("chat:m@http://h/v1", {})
 except NotFound as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
+
+
+def test_the_sdk_is_loaded_only_when_it_is_needed_and_then_named_if_it_is_missing() -> None:
+    command = [sys.executable, "-c", WITHOUT_SDK]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout == "a remote model needs openai: pip install 'stateroom[openai]'\n"
 
 
-def test_choosing_loads_the_sdk_only_when_it_is_needed() -> None:
-    program = "import sys, stateroom.model; print('openai' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
-    assert done.stdout == "False\n"
+@pytest.mark.parametrize("spec", ["replay:x.jsonl", "local", "reference", "gold"])
+@pytest.mark.parametrize("option", [{"limits": ModelLimits()}, {"api_key_env": "LAB_KEY"}], ids=["limits", "key"])
+def test_a_model_without_a_server_takes_neither_limits_nor_a_key(spec: str, option: dict[str, Any]) -> None:
+    with raises(NotFound):
+        open_model(spec, OWN, **option)
 
 
-class Plain(Model):
-    """A model without anything to close."""
-
-    async def answer(self, request: Request) -> Answer:
-        return Answer([message("plain")])
-
-
-async def test_a_class_that_is_a_model_can_be_one_of_the_environments_own() -> None:
-    async with open_model("plain", {"plain": Plain}) as source:
-        assert (await answer_of(source.for_episode(0), HELLO)).items == [message("plain")]
+def test_a_model_that_is_made_already_takes_no_limits() -> None:
+    with raises(NotFound):
+        open_model(Says(), {}, limits=ModelLimits())

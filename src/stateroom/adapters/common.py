@@ -18,7 +18,7 @@ from stateroom.store import Store, open_store
 
 T = TypeVar("T")
 
-NEVER = 1e11
+FOREVER_SECONDS = 1e11
 """The time to live of a conversation without one, in seconds: some three thousand years."""
 
 
@@ -57,13 +57,24 @@ class MessagesEnvironment(Environment[Messages]):
 
 
 class Conversations:
-    """The conversations of one framework in a store, each a session whose id begins with the framework's name."""
+    """The conversations of one framework in a store. Any number of processes may share a conversation.
 
-    def __init__(self, store: Store, framework: str, ttl: float | None, now: Callable[[], float] = time.time) -> None:
-        self._framework = framework
-        self._sessions = Sessions[Messages](
-            MessagesEnvironment(framework), store, SessionLimits(ttl=ttl or NEVER, now=now)
-        )
+    Each is a session whose id begins with the framework's name.
+    """
+
+    framework: ClassVar[str]
+
+    def __init__(self, store: Store, *, ttl: float | None = None, now: Callable[[], float] = time.time) -> None:
+        """`ttl` is the time to live after the last use, in seconds; by default conversations do not expire."""
+        limits = SessionLimits(ttl=ttl or FOREVER_SECONDS, now=now)
+        self._sessions = Sessions[Messages](MessagesEnvironment(self.framework), store, limits)
+
+    @classmethod
+    @asynccontextmanager
+    async def from_url(cls, url: str, *, ttl: float | None = None) -> AsyncIterator[Self]:
+        """Open the store of a URL for the length of the block."""
+        async with open_store(url) as store:
+            yield cls(store, ttl=ttl)
 
     async def messages(self, name: str, limit: int | None = None) -> list[dict[str, Any]]:
         """The messages of a conversation, or the newest `limit` of them; none if it does not exist."""
@@ -72,9 +83,8 @@ class Conversations:
         except (UnknownSession, SessionExpired):
             return []
         messages = session.state.messages
-        return [
-            _copy(message) for message in (messages if limit is None else messages[max(len(messages) - limit, 0) :])
-        ]
+        first = 0 if limit is None else max(len(messages) - limit, 0)
+        return [_copy(message) for message in messages[first:]]
 
     async def change(self, name: str, tool: str, **arguments: Any) -> Any:
         """Call a tool of a conversation, which is created if it does not exist."""
@@ -97,24 +107,7 @@ class Conversations:
             return await self._sessions.open(session_id)
 
     def _id(self, name: str) -> str:
-        return f"{self._framework}:{name}"
-
-
-class StoredConversations:
-    """The conversations of one framework in a store. Any number of processes may share a conversation."""
-
-    framework: ClassVar[str]
-
-    def __init__(self, store: Store, *, ttl: float | None = None, now: Callable[[], float] = time.time) -> None:
-        """`ttl` is the time to live after the last use, in seconds; by default conversations do not expire."""
-        self._conversations = Conversations(store, self.framework, ttl, now)
-
-    @classmethod
-    @asynccontextmanager
-    async def from_url(cls, url: str, *, ttl: float | None = None) -> AsyncIterator[Self]:
-        """Open the store of a URL for the length of the block."""
-        async with open_store(url) as store:
-            yield cls(store, ttl=ttl)
+        return f"{self.framework}:{name}"
 
 
 class LoopWaiter:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage, message_to_dict, messages_from_dict
 
-from stateroom.adapters.common import Conversations, LoopWaiter, StoredConversations
+from stateroom.adapters.common import Conversations, LoopWaiter
 from stateroom.store import Store
 
 __all__ = ["StateroomHistories", "StateroomHistory"]
@@ -43,7 +43,7 @@ class StateroomHistory(BaseChatMessageHistory):
         await self._conversations.change(self.session_id, "clear")
 
 
-class StateroomHistories(StoredConversations):
+class StateroomHistories(Conversations):
     """The conversations in a store: pass `histories.history` to `RunnableWithMessageHistory`.
 
     Make it on the event loop where the store was opened.
@@ -57,4 +57,4 @@ class StateroomHistories(StoredConversations):
 
     def history(self, session_id: str) -> StateroomHistory:
         """A conversation by its id; it need not exist yet."""
-        return StateroomHistory(session_id, self._conversations, self._waiter)
+        return StateroomHistory(session_id, self, self._waiter)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from agents.items import TResponseInputItem
 from agents.memory import SessionABC, SessionSettings
 from agents.memory.session_settings import resolve_session_limit
 
-from stateroom.adapters.common import Conversations, StoredConversations
+from stateroom.adapters.common import Conversations
 
 __all__ = ["StateroomSession", "StateroomSessions"]
 
@@ -32,18 +32,17 @@ class StateroomSession(SessionABC):
             await self._conversations.change(self.session_id, "add", messages=list(items))
 
     async def pop_item(self) -> TResponseInputItem | None:
-        found: Any = await self._conversations.change(self.session_id, "pop")
-        return cast("TResponseInputItem | None", found)
+        return cast("TResponseInputItem | None", await self._conversations.change(self.session_id, "pop"))
 
     async def clear_session(self) -> None:
         await self._conversations.change(self.session_id, "clear")
 
 
-class StateroomSessions(StoredConversations):
+class StateroomSessions(Conversations):
     """The conversations in a store. Any number of processes may share a conversation."""
 
     framework = "openai_agents"
 
     def session(self, session_id: str, settings: SessionSettings | None = None) -> StateroomSession:
         """A conversation by its id; it need not exist yet."""
-        return StateroomSession(session_id, self._conversations, settings)
+        return StateroomSession(session_id, self, settings)

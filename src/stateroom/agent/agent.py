@@ -95,7 +95,7 @@ class Workspace(Tools, Protocol):
         """Whether a tool only reads the state, so that such calls may run side by side."""
 
     async def instructions(self) -> str:
-        """What the environment tells the agent now; empty if it tells nothing."""
+        """The environment's instructions now; empty if it has none."""
 
     async def reply(self, message: str, *, call_id: str) -> str | None:
         """The answer to a message of the agent; None ends the conversation. A `call_id` is answered once."""

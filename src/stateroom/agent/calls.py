@@ -121,11 +121,11 @@ async def _side_by_side(workspace: Workspace, calls: Sequence[ToolCall]) -> list
         async with turns:
             return await call_tool(workspace, *call)
 
-    found = await asyncio.gather(*map(read, calls), return_exceptions=True)
-    for outcome in found:  # only after all have ended
+    outcomes = await asyncio.gather(*map(read, calls), return_exceptions=True)
+    for outcome in outcomes:  # only after all have ended
         if isinstance(outcome, BaseException):
             raise outcome
-    return found  # type: ignore[return-value]
+    return outcomes  # type: ignore[return-value]
 
 
 async def call_tool(tools: Tools, item: Item, call_id: str | None) -> Outcome:
@@ -184,12 +184,12 @@ class ToolsOnState:
         self._state = state
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Result:
-        found = self._tools.get(name)
-        if found is None:
+        tool = self._tools.get(name)
+        if tool is None:
             known = ", ".join(sorted(self._tools)) or "none"
             return Result(False, None, f"there is no tool named {name!r}; there are: {known}", "unknown_tool")
         try:
-            output = found.procedure.function(self._state, **found.bind(dict(arguments)))
+            output = tool.procedure.function(self._state, **tool.bind(dict(arguments)))
             return Result(True, to_jsonable_python(await output if inspect.isawaitable(output) else output))
         except InvalidArguments as error:
             return Result(False, None, str(error), "invalid_arguments", error.fields)

@@ -89,8 +89,8 @@ class Context:
 
     def beside(self, tools: Iterable[Item], instructions: str = "") -> int:
         """The tokens of tools and instructions, which are part of each request."""
-        told: list[Item] = [{"role": "system", "content": instructions}] if instructions else []
-        return sum(self.count([*told, *tools]))
+        system: list[Item] = [{"role": "system", "content": instructions}] if instructions else []
+        return sum(self.count([*system, *tools]))
 
     def fits(self, window: Window, anchor: Anchor = NOT_ANCHORED) -> bool:
         """Whether a window is within the bounds; O(1), whatever its length."""
@@ -141,9 +141,9 @@ class Context:
             )
         estimate = anchor.estimate(window.total)
         parts = [*_parts(window), ("that the model reports beyond the count", estimate - window.total)]
-        told = ", ".join(f"{tokens} {what}" for what, tokens in parts if tokens)
+        listed = ", ".join(f"{tokens} {what}" for what, tokens in parts if tokens)
         raise ContextOverflow(
-            f"the budget is {self.budget} tokens, and the rest takes {estimate} ({told}; counted by "
+            f"the budget is {self.budget} tokens, and the rest takes {estimate} ({listed}; counted by "
             f"{self.counter.name}): raise the budget, pin less, let tools return less, or use DropOldest() as the last "
             "strategy"
         )

@@ -73,8 +73,8 @@ class TokenizerFile:
     def count(self, item: Item) -> int:
         texts, images = readable(item)
         encode = self._tokenizer.encode
-        found = sum(len(encode(_whole(text), add_special_tokens=False).ids) for text in texts)
-        return PER_ITEM + images * PER_IMAGE + found
+        tokens = sum(len(encode(_whole(text), add_special_tokens=False).ids) for text in texts)
+        return PER_ITEM + images * PER_IMAGE + tokens
 
 
 class Tiktoken:

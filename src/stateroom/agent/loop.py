@@ -370,7 +370,7 @@ class _Turn:
 
     async def _hear(self, text: str, move: str) -> None:
         """Add a message of the user to the conversation."""
-        items: list[Item] = [{"type": "message", "role": "user", "content": text}]
+        items = input_items(text)
         counts = self._agent.context.count(items)
         self._window.add(items, counts)
         await self._say(items, counts, move, by="user")

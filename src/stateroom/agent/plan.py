@@ -125,11 +125,11 @@ class TaskState(BaseModel):
 
     @model_validator(mode="after")
     def _check_consistent(self) -> Self:
-        status, found = self.status, [step.status for step in self.steps]
-        running, pending = found.count("running"), found.count("pending")
+        status, statuses = self.status, [step.status for step in self.steps]
+        running, pending = statuses.count("running"), statuses.count("pending")
         if running != (status == "running"):
             raise ValueError(f"steps: a {status} task has {'one' if status == 'running' else 'no'} running step")
-        if status == "pending" and pending < len(found):
+        if status == "pending" and pending < len(statuses):
             raise ValueError("steps: a pending task has no step that is over")
         if status == "done" and pending:
             raise ValueError("steps: a done task has no step left")
@@ -184,8 +184,8 @@ class Planner(WrappedWorkspace):
 
     def load(self, window: Window, task_id: str) -> None:
         """Take the plan of a task from the conversation, if it has one."""
-        found = [plan for plan in plans_in(window.items) if plan.task_id == task_id]
-        self._plan = found[-1] if found else TaskState(task_id=task_id)
+        plans = [plan for plan in plans_in(window.items) if plan.task_id == task_id]
+        self._plan = plans[-1] if plans else TaskState(task_id=task_id)
         self._is_pinned = False
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:

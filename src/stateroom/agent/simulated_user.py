@@ -20,6 +20,7 @@ from stateroom.model import (
     SharedModel,
     answer_of,
     function_call_output,
+    input_items,
     message_text,
 )
 
@@ -72,8 +73,8 @@ class SimulatedUser:
     ) -> None:
         self._model = SharedModel(model)
         self._stop = stop
-        told = [instructions, *([] if stop is None else [f"When you have nothing more to say, say only {stop}"])]
-        self._instructions = "\n\n".join(told)
+        parts = [instructions, *([] if stop is None else [f"When you have nothing more to say, say only {stop}"])]
+        self._instructions = "\n\n".join(parts)
         self._tools = StateTools("the user's tool", tools)
         if END["name"] in self._tools:
             raise DefinitionError(
@@ -94,7 +95,7 @@ class SimulatedUser:
         """
         if side.ended:
             return None
-        self._hear(side, [{"type": "message", "role": "user", "content": message or GREETING}])
+        self._hear(side, input_items(message or GREETING))
         for _ in range(self._max_steps):
             answer = await self._answer(side, about, seed)
             calls = [item for item in answer.items if item["type"] == "function_call"]

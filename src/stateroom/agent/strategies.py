@@ -21,7 +21,7 @@ from stateroom.agent.window import (
     without,
 )
 from stateroom.errors import DefinitionError, ModelFailed, ModelUnavailable
-from stateroom.model import Item, Model, Request, answer_of, kind_of, message, message_text
+from stateroom.model import Item, Model, Request, answer_of, input_items, kind_of, message, message_text
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ PROMPT = (
 
 HEADING = "What was said and done before this, in short:"
 
-LEAST = 64
+MIN_SUMMARY_TOKENS = 64
 """Tokens; a shorter summary is not worth a request."""
 
 
@@ -160,7 +160,7 @@ class Summarise:
     async def apply(self, window: Window, bounds: Bounds) -> Window:
         old = self._old(window, bounds)
         room = bounds.target.tokens - window.total + sum(unit.size.tokens for unit in old)
-        if not old or room < LEAST:
+        if not old or room < MIN_SUMMARY_TOKENS:
             return window
         try:
             item = message(f"{HEADING}\n{await self._summary(window, old, room)}")
@@ -191,10 +191,7 @@ class Summarise:
 
     async def _summary(self, window: Window, old: Sequence[Unit], room: float) -> str:
         said = "\n\n".join(line for unit in old for line in _lines(window.items[unit.start : unit.stop]))
-        items: list[Item] = [
-            {"type": "message", "role": "system", "content": self.prompt},
-            {"type": "message", "role": "user", "content": said},
-        ]
+        items = [{"type": "message", "role": "system", "content": self.prompt}, *input_items(said)]
         settings = {} if room == inf else {"max_output_tokens": room}
         answer = await answer_of(self.model, Request(items, settings=settings))
         text = message_text(answer.items).strip()

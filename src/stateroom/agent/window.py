@@ -217,13 +217,13 @@ def _ends(items: Sequence[Item], kinds: Sequence[str]) -> list[int]:
 def calls_of_outputs(items: Sequence[Item], kinds: Sequence[str]) -> dict[int, int]:
     """The index of the call of each result. Models repeat their ids, so the newest open call counts."""
     waiting: dict[str, list[int]] = {}
-    found: dict[int, int] = {}
+    calls: dict[int, int] = {}
     for place, kind in enumerate(kinds):
         if kind == "call":
             waiting.setdefault(str(items[place].get("call_id")), []).append(place)
         elif kind == "output" and (open_calls := waiting.get(str(items[place].get("call_id")))):
-            found[place] = open_calls.pop()
-    return found
+            calls[place] = open_calls.pop()
+    return calls
 
 
 def _are(values: Any, kind: type) -> bool:

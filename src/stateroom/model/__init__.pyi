@@ -1,4 +1,3 @@
-from .address import ModelLimits as ModelLimits
 from .batch import (
     BatchModel as BatchModel,
     GeneratedTokens as GeneratedTokens,
@@ -43,6 +42,7 @@ from .judge import (
 from .limiter import (
     Limiter as Limiter,
     LocalLimiter as LocalLimiter,
+    ModelLimits as ModelLimits,
     RequestReport as RequestReport,
 )
 from .model import (

@@ -1,12 +1,10 @@
-"""The address of a remote model, its key, and the limits on requests to it."""
+"""The address of a remote model, and its key."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
-
-import msgspec
 
 from stateroom.errors import NotFound
 
@@ -17,33 +15,12 @@ OPENAI_KEY = "OPENAI_API_KEY"
 NO_KEY = "none"
 """The key for servers that need none; the header must not be empty."""
 
-SECRET = 16
+MIN_SECRET_LENGTH = 16
 """Minimum length of a secret key; a shorter one is a word such as `ollama`."""
 
 _MODEL_AT = re.compile(r"(?P<model>.+?)@(?P<urls>https?://.*)", re.DOTALL)
 _KEY = re.compile(r"[!-~]+")
 """Characters that a header may contain."""
-
-
-class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on the requests to a remote model."""
-
-    attempts: int = 6
-    """Attempts per answer, before the model counts as unavailable."""
-    timeout: float = 300.0
-    """Seconds per attempt."""
-    deadline: float = 900.0
-    """Seconds per answer: all attempts, and the pauses that the server asks for. To wait for a limit does not count."""
-    concurrency: int = 64
-    """Requests to an endpoint at the same time."""
-    requests_per_minute: float | None = None
-    """Requests to an endpoint in a minute, evenly spread; None for any number."""
-    tokens_per_minute: float | None = None
-    """Tokens of an endpoint in a minute, those of the requests and of the answers; None for any number."""
-    first_pause: float = 0.5
-    """Upper bound of an endpoint's first pause after trouble, in seconds; it doubles each time that it fails again."""
-    longest_pause: float = 30.0
-    """Upper bound of a pause, in seconds, unless the server asks for a longer one."""
 
 
 class ModelAddress:
@@ -76,19 +53,19 @@ class ModelAddress:
 
         `variable` names the environment variable with the key, by default the one of each host.
         """
-        found = _MODEL_AT.fullmatch(text)
-        urls = found["urls"].split(",") if found else []
-        if found is None or not all(url.startswith(("http://", "https://")) for url in urls):  # a part may be a secret
+        match = _MODEL_AT.fullmatch(text)
+        urls = match["urls"].split(",") if match else []
+        if match is None or not all(url.startswith(("http://", "https://")) for url in urls):  # a part may be a secret
             raise NotFound("name a model and its address, for example: chat:llama-3@http://127.0.0.1:8000/v1")
         addresses = []
         for url in urls:
             own = variable or key_variable(url)
             key = _key(variables, own)
             if key is None and variable is not None:
-                raise NotFound(f"there is no key of {found['model']}: set the environment variable {variable}")
-            addresses.append(cls(found["model"], url, key or NO_KEY, own))
+                raise NotFound(f"there is no key of {match['model']}: set the environment variable {variable}")
+            addresses.append(cls(match["model"], url, key or NO_KEY, own))
         if len({address.url for address in addresses}) < len(urls):
-            raise NotFound(f"the addresses of {found['model']} name one server twice")
+            raise NotFound(f"the addresses of {match['model']} name one server twice")
         return addresses
 
     def __repr__(self) -> str:
@@ -100,7 +77,7 @@ class ModelAddress:
 
     def hidden_in_answer(self, text: str) -> str:
         """An answer without the key, unless the key is so short that it may be an ordinary word."""
-        return self.hidden(text) if len(self.key) >= SECRET else text
+        return self.hidden(text) if len(self.key) >= MIN_SECRET_LENGTH else text
 
 
 def key_variable(url: str) -> str:

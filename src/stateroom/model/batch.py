@@ -150,8 +150,8 @@ class BatchModel(Model):
         try:
             while batch := self._next_batch():
                 parts = (batch[start : start + self._most] for start in range(0, len(batch), self._most))
-                found = chain.from_iterable(self.generate([pending.prompt for pending in part]) for part in parts)
-                for pending, generated in zip(batch, found, strict=True):
+                answers = chain.from_iterable(self.generate([pending.prompt for pending in part]) for part in parts)
+                for pending, generated in zip(batch, answers, strict=True):
                     pending.answer.set_result(generated)
         except BaseException as error:
             self._fail(batch, error)  # so that all episodes end

@@ -278,10 +278,10 @@ def _input_part(part: Item) -> Item:
 
 
 def _fields_of(part: Item, name: str) -> Item:
-    found = part.get(name) or {}
-    if not isinstance(found, dict):
-        raise ModelFailed(f"the {name} of a part of a message must be an object, not {found!r:.200}")
-    return found
+    fields = part.get(name) or {}
+    if not isinstance(fields, dict):
+        raise ModelFailed(f"the {name} of a part of a message must be an object, not {fields!r:.200}")
+    return fields
 
 
 def _output_part(part: Item) -> Item:
@@ -332,9 +332,9 @@ def _function(tool: Any) -> Item:
     return tool
 
 
-def _training(found: Mapping[str, Any]) -> Item:
-    return {name: found[name] for name in TOKEN_FIELDS if found.get(name) is not None}
+def _training(source: Mapping[str, Any]) -> Item:
+    return {name: source[name] for name in TOKEN_FIELDS if source.get(name) is not None}
 
 
-def _without(found: Item, name: str) -> Item:
-    return {key: value for key, value in found.items() if key != name}
+def _without(fields: Item, name: str) -> Item:
+    return {key: value for key, value in fields.items() if key != name}

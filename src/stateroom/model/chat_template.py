@@ -73,8 +73,8 @@ class ChatTemplate:
     def answer(self, message: Message) -> list[int]:
         """The tokens of an assistant's message as a model would write it, with its end."""
         start = self._text(ASKED)
-        found = self._encoded(self._text([*ASKED, message], starts_answer=False)[len(start) :])
-        return found[: found.index(self._end) + 1]
+        tokens = self._encoded(self._text([*ASKED, message], starts_answer=False)[len(start) :])
+        return tokens[: tokens.index(self._end) + 1]
 
     def parse(self, ids: Sequence[int]) -> Message:
         """What a model wrote, as a message. A call that is no JSON object with a name stays text."""
@@ -107,17 +107,17 @@ class ChatTemplate:
         return text
 
     def _encoded(self, text: str) -> list[int]:
-        found: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
-        return found
+        tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return tokens
 
 
 def _call(text: str) -> Item | None:
     """A tool call of a message; None if it is not one."""
     try:
-        found = json.loads(text)
+        call = json.loads(text)
     except ValueError:
         return None
-    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         return None
-    arguments = json.dumps(found.get("arguments") or {}, ensure_ascii=False)
-    return {"type": "function", "function": {"name": found["name"], "arguments": arguments}}
+    arguments = json.dumps(call.get("arguments") or {}, ensure_ascii=False)
+    return {"type": "function", "function": {"name": call["name"], "arguments": arguments}}

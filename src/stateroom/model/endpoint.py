@@ -1,19 +1,26 @@
-"""Endpoints: servers with OpenAI's Responses or Chat Completions API, asked through the `openai` SDK."""
+"""Endpoints: servers with OpenAI's Responses or Chat Completions API, asked through the `openai` SDK.
+
+An `EndpointPool` is one model on one or more of them. An episode stays with one endpoint as long as that one is well.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
 from hashlib import blake2b
-from math import isfinite
+from math import inf, isfinite
 from time import time
 from typing import Any, Literal, NamedTuple
 
-from stateroom.errors import MissingPackage, ModelFailed
+from stateroom.errors import MissingPackage, ModelFailed, ModelUnavailable
 from stateroom.model.address import NO_KEY, ModelAddress
+from stateroom.model.limiter import Limiter, LocalLimiter, ModelLimits, RequestReport, Timing
 from stateroom.model.model import Request
+from stateroom.model.settings import usage_of
 from stateroom.session import parsed
 
 try:
@@ -23,10 +30,10 @@ except ModuleNotFoundError as error:
 
 API = Literal["responses", "chat"]
 
-CONNECT = 10.0
+CONNECT_SECONDS = 10.0
 """Seconds to connect."""
 
-PASSING = frozenset({408, 409, 429})
+PASSING_STATUSES = frozenset({408, 409, 429})
 """HTTP statuses, besides those from 500 on, after which another attempt may succeed."""
 
 OUTPUT_LIMITS = ("max_output_tokens", "max_completion_tokens", "max_tokens")
@@ -34,6 +41,11 @@ OUTPUT_LIMITS = ("max_output_tokens", "max_completion_tokens", "max_tokens")
 
 CHARACTERS_PER_TOKEN = 4
 """What tokens are estimated by."""
+
+MAX_FAILURES = 3
+"""Failures in a row after which an endpoint is ill."""
+
+logger = logging.getLogger(__name__)
 
 
 class Question(NamedTuple):
@@ -79,7 +91,7 @@ class Endpoint:
             api_key=address.key,
             base_url=address.url,
             max_retries=0,  # ModelLimits has them
-            timeout=openai.Timeout(None, connect=CONNECT),
+            timeout=openai.Timeout(None, connect=CONNECT_SECONDS),
         )
         # Resolved here: the SDK imports much for them, which must not count as part of an attempt.
         self._respond = self._client.responses.with_raw_response.create
@@ -118,13 +130,14 @@ class Endpoint:
 
     def _refusal(self, error: openai.APIStatusError) -> Trouble:
         status, headers = error.status_code, error.response.headers
-        said = self.address.hidden(_message(error.response.text))[:1000]
+        message = self.address.hidden(_message(error.response.text))[:1000]
         if status in (401, 403):
             variable, sent = self.address.variable, self.address.key != NO_KEY
-            said += f" (is the key in {variable} right?)" if sent else f" (no key was sent: set {variable})"
-        passing = (status in PASSING or status >= 500) and headers.get("x-should-retry") != "false"
+            message += f" (is the key in {variable} right?)" if sent else f" (no key was sent: set {variable})"
+        passing = (status in PASSING_STATUSES or status >= 500) and headers.get("x-should-retry") != "false"
         after = retry_after(headers, self._today())
-        return Trouble(f"answered {status}: {said}", passing, after, "failing" if passing and status >= 500 else "well")
+        health: Literal["well", "failing"] = "failing" if passing and status >= 500 else "well"
+        return Trouble(f"answered {status}: {message}", passing, after, health)
 
     def _decoded(self, text: str) -> dict[str, Any]:
         reply = parsed(text)
@@ -168,3 +181,190 @@ def _message(text: str) -> str:
     if isinstance(message, str):
         return message.strip() or "and nothing else"
     return json.dumps(message, ensure_ascii=False)
+
+
+class EndpointPool:
+    """The endpoints of one model, with their limits. Close it after use."""
+
+    def __init__(
+        self,
+        name: str,
+        endpoints: Sequence[Endpoint],
+        limits: ModelLimits,
+        limiter: Limiter | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        self.name = name
+        self._limits = limits
+        self._timing = timing or Timing()
+        self._limiter = limiter or LocalLimiter(limits, self._timing)
+        self._members = [_Member(endpoint, limits, self._timing) for endpoint in endpoints]
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for member in self._members:
+            await member.endpoint.close()
+
+    async def ask(self, api: API, body: Mapping[str, Any], request: Request) -> dict[str, Any]:
+        """Send a request until it is answered, its trouble will not pass, or a limit is reached.
+
+        Returns the server's reply as JSON data. Raises `ModelFailed` or `ModelUnavailable`.
+        """
+        try:
+            question = Question.of(api, self._members[0].endpoint.address.model, body, request)
+        except (TypeError, ValueError) as error:
+            raise ModelFailed(f"{self.name} cannot be asked: {error}") from None
+        trip = _Trip(self._order(request.seed))
+        began, attempts, spent = self._timing.now(), 0, 0.0
+        while True:
+            attempts += 1
+            seconds = min(self._limits.timeout, self._limits.deadline - spent)
+            member, reply, took = await self._sent(question, trip, seconds)
+            if not isinstance(reply, Trouble):
+                return reply
+            trip.trouble = f"{member.endpoint.name} {reply.message}"
+            if not reply.passing:
+                raise ModelFailed(trip.trouble)
+            spent += took
+            if reply.health == "well" or len(self._members) == 1:
+                spent += reply.after or 0.0
+            else:
+                trip.left.add(member)
+            if attempts >= self._limits.attempts or spent >= self._limits.deadline:
+                passed = self._timing.now() - began
+                raise ModelUnavailable(f"{trip.trouble} (attempts: {attempts}, in {passed:.1f} s)")
+            logger.info("%s; attempt %d follows", trip.trouble, attempts + 1)
+
+    def _order(self, seed: int) -> list[_Member]:
+        """The endpoints in the order of an episode: by rendezvous hashing, so that one that is gone moves no others."""
+        return sorted(self._members, key=lambda member: blake2b(f"{seed}/{member.url}".encode()).digest())
+
+    async def _sent(
+        self, question: Question, trip: _Trip, seconds: float
+    ) -> tuple[_Member, dict[str, Any] | Trouble, float]:
+        """Send a request to the first endpoint that lets it pass; returns that, what came of it, and the seconds."""
+        while True:
+            member = trip.next(self._timing.now())
+            with member.visit():
+                if await self._permitted(member, question.tokens, trip):
+                    began = self._timing.now()
+                    reply = await self._attempt(member, question, seconds)
+                    return member, reply, self._timing.now() - began
+
+    async def _permitted(self, member: _Member, tokens: int, trip: _Trip) -> bool:
+        """Wait until a request may be sent to an endpoint; False if it is better sent to another one."""
+        try:
+            async with member.waiting():
+                await self._limiter.acquire(member.url, tokens)
+        except TimeoutError:
+            return False
+        except ModelUnavailable as error:
+            member.fall_ill()
+            if not self._any_well():
+                raise ModelUnavailable(trip.trouble or str(error)) from None
+            return False
+        return True
+
+    async def _attempt(self, member: _Member, question: Question, seconds: float) -> dict[str, Any] | Trouble:
+        """Send a request, with the permit for it, which is given back with a report."""
+        report = RequestReport(question.tokens, None, ok=None)
+        try:
+            reply = await member.endpoint.attempt(question, seconds)
+            report = _report(question, reply)
+        finally:
+            self._limiter.release(member.url, report)
+        member.note(reply)
+        if member.ill and self._any_well():
+            member.send_away()
+        return reply
+
+    def _any_well(self) -> bool:
+        return not all(member.ill for member in self._members)
+
+
+def _report(question: Question, reply: dict[str, Any] | Trouble) -> RequestReport:
+    if isinstance(reply, Trouble):
+        return RequestReport(question.tokens, None, ok=not reply.passing, pause=reply.after)
+    usage = usage_of(reply.get("usage"))
+    return RequestReport(question.tokens, None if usage is None else usage.input_tokens + usage.output_tokens, ok=True)
+
+
+class _Trip:
+    """Where a request goes: the endpoints in its order, and those that it has left in this round."""
+
+    def __init__(self, order: Sequence[_Member]) -> None:
+        self._order = order
+        self.left: set[_Member] = set()
+        self.trouble = ""
+        """What happened last."""
+
+    def next(self, now: float) -> _Member:
+        """The endpoint to send to: if there is none, a new round begins with one that is well, or soon may be."""
+        for member in self._order:
+            if member not in self.left and member.takes(now):
+                return member
+        self.left.clear()
+        return min(self._order, key=lambda member: member.until)
+
+
+class _Member:
+    """An endpoint and its health. While it is ill it gets one request at a time, and after each failure a pause."""
+
+    def __init__(self, endpoint: Endpoint, limits: ModelLimits, timing: Timing) -> None:
+        self.endpoint = endpoint
+        self.url = endpoint.address.url
+        self.ill = 0
+        """How often in a row it was found ill."""
+        self.until = -inf
+        """When its pause ends."""
+        self._limits = limits
+        self._timing = timing
+        self._failures = 0
+        self._probes = 0
+        self._waiting: set[asyncio.Timeout] = set()
+
+    def takes(self, now: float) -> bool:
+        """Whether it may be asked."""
+        return not self.ill or (now >= self.until and not self._probes)
+
+    @contextmanager
+    def visit(self) -> Iterator[None]:
+        """Keep others away from an endpoint that is ill while one request finds out how it is."""
+        probes = self.ill > 0
+        self._probes += probes
+        try:
+            yield
+        finally:
+            self._probes -= probes
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """Wait here for a permit; raises `TimeoutError` on `send_away`."""
+        async with asyncio.timeout(None) as leaving:
+            self._waiting.add(leaving)
+            try:
+                yield
+            finally:
+                self._waiting.discard(leaving)
+
+    def send_away(self) -> None:
+        """Send the waiting requests to other endpoints."""
+        while self._waiting:
+            self._waiting.pop().reschedule(-inf)
+
+    def note(self, reply: dict[str, Any] | Trouble) -> None:
+        """Learn from an attempt."""
+        health = reply.health if isinstance(reply, Trouble) else "well"
+        if health == "well":
+            self.ill, self.until, self._failures = 0, -inf, 0
+            return
+        self._failures += 1
+        if health == "gone" or self._failures >= MAX_FAILURES:
+            self.fall_ill()
+
+    def fall_ill(self) -> None:
+        """Take it for ill, with a pause that grows."""
+        now = self._timing.now()
+        if now >= self.until:  # else requests that failed together are one failure
+            self.ill += 1
+            self.until = now + self._timing.pause(self.ill, self._limits)

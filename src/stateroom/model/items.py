@@ -92,9 +92,9 @@ def checked_items(given: str | Item | Sequence[Item]) -> list[Item]:
     if not given or not isinstance(given, str | dict | Sequence):
         raise _invalid("should be a text, an item or a list of items, and not empty")
     items = input_items([given] if isinstance(given, dict) else given)
-    found = [_checked_item(item, place) for place, item in enumerate(items)]
-    _check_pairs(found)
-    return found
+    checked = [_checked_item(item, place) for place, item in enumerate(items)]
+    _check_pairs(checked)
+    return checked
 
 
 def kind_of(item: Item) -> str:
@@ -159,15 +159,15 @@ def calls_of(response: Any, tool: str) -> list[Item]:
 
 def answers_in(output: Sequence[Item]) -> list[range]:
     """The places of each answer of the model in a response's output; tool results or user messages separate them."""
-    found: list[range] = []
+    places: list[range] = []
     start = 0
     for place, item in enumerate([*output, None]):
         if item is not None and is_models(item):
             continue
         if place > start:
-            found.append(range(start, place))
+            places.append(range(start, place))
         start = place + 1
-    return found
+    return places
 
 
 def is_models(item: Item) -> bool:

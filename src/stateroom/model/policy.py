@@ -26,7 +26,7 @@ class Policy(Model):
     """
 
     instructions: str = ""
-    """What a model is told besides the conversation: by the agent or the task, and by the environment."""
+    """The instructions of the agent or the task, and of the environment."""
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed

@@ -7,9 +7,9 @@ from typing import Any
 
 from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.model.chat import CHAT_FIELD, chat_tools, completion_items, messages_of
+from stateroom.model.endpoint import EndpointPool
 from stateroom.model.items import with_names
 from stateroom.model.model import Answer, Model, Request
-from stateroom.model.pool import EndpointPool
 from stateroom.model.segments import without_tokens
 from stateroom.model.settings import chat_settings, object_at, usage_of
 
@@ -29,14 +29,14 @@ PASSING_CODES = frozenset({"server_error", "rate_limit_exceeded"})
 class ResponsesModel(Model):
     """A model with the Responses API; the server stores nothing.
 
-    That API has no seed. With `tells_seed` the request has the seed in its `metadata`, for servers that look there.
+    That API has no seed. With `sends_seed` the request has the seed in its `metadata`, for servers that look there.
     """
 
-    def __init__(self, pool: EndpointPool, *, tells_seed: bool) -> None:
+    def __init__(self, pool: EndpointPool, *, sends_seed: bool) -> None:
         self.name = pool.name
         self._pool = pool
-        self._tells_seed = tells_seed
-        self._seals = True
+        self._sends_seed = sends_seed
+        self._includes_reasoning = True
 
     async def answer(self, request: Request) -> Answer:
         body = self._body(request)
@@ -45,14 +45,14 @@ class ResponsesModel(Model):
         except ModelFailed as error:
             if "include" in request.settings or "encrypted" not in str(error).lower():
                 raise
-            self._seals = False  # it does not reason, and refuses this parameter
+            self._includes_reasoning = False  # it does not reason, and refuses this parameter
             reply = await self._pool.ask("responses", self._body(request), request)
         return self._read(reply)
 
     def _body(self, request: Request) -> dict[str, Any]:
-        body: dict[str, Any] = {"store": False} | ({"include": [ENCRYPTED]} if self._seals else {})
+        body: dict[str, Any] = {"store": False} | ({"include": [ENCRYPTED]} if self._includes_reasoning else {})
         body |= settings_of(request.settings)
-        if self._tells_seed:
+        if self._sends_seed:
             body["metadata"] = {"seed": str(request.seed), **body.get("metadata", {})}
         if request.tools:
             body["tools"] = [*request.tools]
@@ -111,13 +111,13 @@ def _choice(reply: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _tokens(reply: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
     """The token fields of an answer, where vLLM reports them next to the message."""
-    found = {"prompt_token_ids": reply.get("prompt_token_ids"), "generation_token_ids": choice.get("token_ids")}
-    told = object_at(choice, "logprobs").get("content")
-    if found["generation_token_ids"] is not None and isinstance(told, list):
-        found["generation_log_probs"] = [token.get("logprob") for token in told if isinstance(token, dict)]
-    return {name: value for name, value in found.items() if value is not None}
+    fields = {"prompt_token_ids": reply.get("prompt_token_ids"), "generation_token_ids": choice.get("token_ids")}
+    tokens = object_at(choice, "logprobs").get("content")
+    if fields["generation_token_ids"] is not None and isinstance(tokens, list):
+        fields["generation_log_probs"] = [token.get("logprob") for token in tokens if isinstance(token, dict)]
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings to send with a request: those that are not None."""
-    return {name: value for name, value in given.items() if value is not None and name not in NOT_SETTINGS}
+    return {name: value for name, value in settings.items() if value is not None and name not in NOT_SETTINGS}

@@ -115,8 +115,8 @@ def _recorded(row: Row, number: int) -> tuple[Key, RecordedEpisode]:
 
 
 def _index(row: Row, name: str, default: int) -> int:
-    found = row.get(name)
-    return found if isinstance(found, int) else default
+    index = row.get(name)
+    return index if isinstance(index, int) else default
 
 
 def _significant(items: Iterable[Item]) -> list[Item]:

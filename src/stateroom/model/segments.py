@@ -51,10 +51,10 @@ class Segment:
         """
         place = _place_of_tokens(items, model)
         try:
-            found = AnswerTokens.of(items[place])
+            tokens = AnswerTokens.of(items[place])
         except ValueError as error:
             raise ModelFailed(f"{model} reported tokens that do not fit: {error}") from None
-        prompt, written = found.prompt_token_ids, found.generation_token_ids
+        prompt, written = tokens.prompt_token_ids, tokens.generation_token_ids
         is_delta = bool(self.ids)
         if is_delta and prompt[: len(self.ids)] != self.ids:
             if exactness == "exact":
@@ -90,24 +90,24 @@ def without_tokens(items: Iterable[Item]) -> list[Item]:
 def with_whole_prompts(items: Iterable[Item]) -> list[Item]:
     """Items in which each answer has its whole prompt, as NeMo RL reads them."""
     segment = Segment()
-    found = []
+    whole_items = []
     for item in items:
         if item.get("prompt_is_delta") is None:
-            found.append(item)
+            whole_items.append(item)
             continue
         before = segment.ids if item["prompt_is_delta"] else []
         whole = {**item, "prompt_token_ids": [*before, *item["prompt_token_ids"]]}
         segment.recall([item])
-        found.append({name: value for name, value in whole.items() if name != "prompt_is_delta"})
-    return found
+        whole_items.append({name: value for name, value in whole.items() if name != "prompt_is_delta"})
+    return whole_items
 
 
 def _place_of_tokens(items: Sequence[Item], model: str) -> int:
     places = [place for place, item in enumerate(items) if item.get("generation_token_ids") is not None]
     if len(places) != 1:
-        told = "no tokens" if not places else f"the tokens of {len(places)} answers"
+        what = "no tokens" if not places else f"the tokens of {len(places)} answers"
         raise ModelFailed(
-            f"{model} reported {told} with its answer; to record tokens needs a server that reports them for each, as "
+            f"{model} reported {what} with its answer; to record tokens needs a server that reports them for each, as "
             "vLLM does with return_token_ids"
         )
     return places[0]
@@ -129,8 +129,8 @@ class AnswerTokens(msgspec.Struct):
     @classmethod
     def of(cls, item: Item) -> AnswerTokens:
         """The tokens on an item; `ValueError` says what is wrong with them."""
-        found = msgspec.convert(item, cls)
-        written, log_probs = len(found.generation_token_ids), len(found.generation_log_probs)
+        tokens = msgspec.convert(item, cls)
+        written, log_probs = len(tokens.generation_token_ids), len(tokens.generation_log_probs)
         if written != log_probs:
             raise ValueError(f"{written} tokens, and {log_probs} log-probabilities of them")
-        return found
+        return tokens

@@ -16,50 +16,50 @@ ONLY_RESPONSES = frozenset({"include", "truncation"})
 
 def chat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters of Responses as parameters of chat; `instructions` are a message there, and stay."""
-    found: dict[str, Any] = {}
+    chat: dict[str, Any] = {}
     for name, value in settings.items():
         match name:
             case "max_output_tokens":
-                found["max_tokens"] = value
+                chat["max_tokens"] = value
             case "reasoning" if isinstance(value, dict):
-                found |= _renamed(value, "reasoning", {"effort": "reasoning_effort"})
+                chat |= _renamed(value, "reasoning", {"effort": "reasoning_effort"})
             case "text" if isinstance(value, dict):
-                found |= _renamed(value, "text", {"format": "response_format", "verbosity": "verbosity"})
-                if "response_format" in found:
-                    found["response_format"] = _nested(found["response_format"], "json_schema")
+                chat |= _renamed(value, "text", {"format": "response_format", "verbosity": "verbosity"})
+                if "response_format" in chat:
+                    chat["response_format"] = _nested(chat["response_format"], "json_schema")
             case "tool_choice":
-                found["tool_choice"] = _chat_choice(value)
+                chat["tool_choice"] = _chat_choice(value)
             case "top_logprobs":
-                found |= {"logprobs": True, "top_logprobs": value}
+                chat |= {"logprobs": True, "top_logprobs": value}
             case _ if name not in ONLY_RESPONSES:
-                found[name] = value
-    return found
+                chat[name] = value
+    return chat
 
 
 def responses_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters of chat as parameters of Responses."""
-    found: dict[str, Any] = {}
+    responses: dict[str, Any] = {}
     for name, value in parameters.items():
         match name:
             case "max_tokens" | "max_completion_tokens":
-                found["max_output_tokens"] = value
+                responses["max_output_tokens"] = value
             case "reasoning_effort":
-                found["reasoning"] = {**found.get("reasoning", {}), "effort": value}
+                responses.setdefault("reasoning", {})["effort"] = value
             case "reasoning" if isinstance(value, dict):
-                found["reasoning"] = {**value, **found.get("reasoning", {})}
+                responses["reasoning"] = {**value, **responses.get("reasoning", {})}
             case "response_format":
-                found["text"] = {**found.get("text", {}), "format": _flat(value, "json_schema")}
+                responses.setdefault("text", {})["format"] = _flat(value, "json_schema")
             case "verbosity":
-                found["text"] = {**found.get("text", {}), "verbosity": value}
+                responses.setdefault("text", {})["verbosity"] = value
             case "text" if isinstance(value, dict):
-                found["text"] = {**value, **found.get("text", {})}
+                responses["text"] = {**value, **responses.get("text", {})}
             case "tool_choice":
-                found["tool_choice"] = _responses_choice(value)
+                responses["tool_choice"] = _responses_choice(value)
             case "logprobs" if parameters.get("top_logprobs") is not None:
                 pass  # implied by top_logprobs
             case _:
-                found[name] = value
-    return found
+                responses[name] = value
+    return responses
 
 
 def chat_usage(usage: Usage) -> dict[str, Any]:
@@ -98,16 +98,16 @@ def _count(value: Any) -> int:
 
 def _renamed(value: dict[str, Any], name: str, names: dict[str, str]) -> dict[str, Any]:
     """Some keys of an object under their own names in chat, and the rest under the old name."""
-    rest = {key: of_it for key, of_it in value.items() if key not in names}
-    found = {names[key]: of_it for key, of_it in value.items() if key in names}
-    return found | ({name: rest} if rest else {})
+    rest = {key: field for key, field in value.items() if key not in names}
+    renamed = {names[key]: field for key, field in value.items() if key in names}
+    return renamed | ({name: rest} if rest else {})
 
 
 def _nested(value: Any, kind: str) -> Any:
     """An object with its fields under the name of its type, as in chat."""
     if not isinstance(value, dict) or value.get("type") != kind:
         return value
-    return {"type": kind, kind: {key: of_it for key, of_it in value.items() if key != "type"}}
+    return {"type": kind, kind: {key: field for key, field in value.items() if key != "type"}}
 
 
 def _flat(value: Any, kind: str) -> Any:
@@ -118,16 +118,16 @@ def _flat(value: Any, kind: str) -> Any:
 
 
 def _chat_choice(choice: Any) -> Any:
-    found = _nested(_nested(choice, "function"), "allowed_tools")
-    if isinstance(found, dict) and "allowed_tools" in found:
-        allowed = found["allowed_tools"]
+    nested = _nested(_nested(choice, "function"), "allowed_tools")
+    if isinstance(nested, dict) and "allowed_tools" in nested:
+        allowed = nested["allowed_tools"]
         if isinstance(allowed.get("tools"), list):
             allowed["tools"] = [_nested(tool, "function") for tool in allowed["tools"]]
-    return found
+    return nested
 
 
 def _responses_choice(choice: Any) -> Any:
-    found = _flat(_flat(choice, "function"), "allowed_tools")
-    if isinstance(found, dict) and found.get("type") == "allowed_tools" and isinstance(found.get("tools"), list):
-        found = {**found, "tools": [_flat(tool, "function") for tool in found["tools"]]}
-    return found
+    flat = _flat(_flat(choice, "function"), "allowed_tools")
+    if isinstance(flat, dict) and flat.get("type") == "allowed_tools" and isinstance(flat.get("tools"), list):
+        flat = {**flat, "tools": [_flat(tool, "function") for tool in flat["tools"]]}
+    return flat

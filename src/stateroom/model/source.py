@@ -20,13 +20,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from inspect import isabstract
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Self
 
 from stateroom.environment import load_class
 from stateroom.errors import ModelFailed, NotFound, StateroomError, needs
-from stateroom.model.address import ModelAddress, ModelLimits
-from stateroom.model.limiter import Limiter
+from stateroom.model.address import ModelAddress
+from stateroom.model.limiter import Limiter, ModelLimits
 from stateroom.model.model import Model
 from stateroom.model.policy import GOLD_FIELDS, Gold, Policy
 from stateroom.model.replay import Replayed
@@ -83,9 +83,7 @@ class ModelSource:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
@@ -199,13 +197,12 @@ def _remote(
     else:
         addresses = ModelAddress.of_text(rest, os.environ, variable)
     # These import the openai SDK.
-    from stateroom.model.endpoint import Endpoint  # noqa: PLC0415
-    from stateroom.model.pool import EndpointPool  # noqa: PLC0415
+    from stateroom.model.endpoint import Endpoint, EndpointPool  # noqa: PLC0415
     from stateroom.model.remote import ChatModel, ResponsesModel  # noqa: PLC0415
 
     names = [spec] if len(addresses) == 1 else [f"{kind}:{address.model}@{address.url}" for address in addresses]
     pool = EndpointPool(spec, [*map(Endpoint, names, addresses)], limits, limiter)
-    model = ChatModel(pool) if kind == "chat" else ResponsesModel(pool, tells_seed=kind == "responses")
+    model = ChatModel(pool) if kind == "chat" else ResponsesModel(pool, sends_seed=kind == "responses")
     return _shared(spec, model, pool.close, connects=True)
 
 
@@ -235,18 +232,18 @@ def _of_object(given: Model | type[Model] | ModelSource) -> ModelSource:
     return _of_class(getattr(given, "__name__", repr(given)), given)
 
 
-def _of_class(name: str, found: Any) -> ModelSource:
+def _of_class(name: str, model_class: Any) -> ModelSource:
     """A policy class makes a new policy for each episode; all episodes share one instance of another model class."""
-    if not (isinstance(found, type) and issubclass(found, Model)):
+    if not (isinstance(model_class, type) and issubclass(model_class, Model)):
         raise NotFound(f"{name} is not a subclass of stateroom.model.Policy or stateroom.model.Model")
-    if isabstract(found):
-        missing = " and ".join(sorted(found.__abstractmethods__))
+    if isabstract(model_class):
+        missing = " and ".join(sorted(model_class.__abstractmethods__))
         raise NotFound(f"{name} is abstract: it does not define {missing}")
-    if issubclass(found, Policy):
-        return ModelSource(name, found)
+    if issubclass(model_class, Policy):
+        return ModelSource(name, model_class)
     try:
         with contained:
-            return _shared(name, found())
+            return _shared(name, model_class())
     except StateroomError:
         raise
     except Exception as error:

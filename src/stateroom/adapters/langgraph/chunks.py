@@ -15,22 +15,22 @@ import msgspec
 
 MSGPACK = "msgpack"
 
-HEAD = 2
+HEADER_CHUNKS = 2
 """Chunks before the items of a list or a dict."""
 
-WHOLE = 256
+MIN_CUT_BYTES = 256
 """Bytes; a smaller value is not cut."""
 
-SMALL = 64
+SMALL_ITEM_BYTES = 64
 """Bytes; smaller items share a chunk."""
 
-TOGETHER = 64
+MAX_ITEMS_PER_CHUNK = 64
 """Items per chunk, at most."""
 
-ENDS = 8
+ITEMS_PER_CUT = 8
 """One in this number of small items ends a chunk. Its content alone decides, so an insertion moves no other cut."""
 
-COMPARED = 1_000_000
+MAX_COMPARED_PAIRS = 1_000_000
 """Pairs of chunks; with more to compare, everything between equal ends counts as new."""
 
 Splice = tuple[int, int, list[bytes]]
@@ -41,7 +41,7 @@ _split = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 def cut(kind: str, data: bytes) -> list[bytes]:
     """A value as chunks."""
-    if kind == MSGPACK and len(data) >= WHOLE:
+    if kind == MSGPACK and len(data) >= MIN_CUT_BYTES:
         size, count = _header(data)
         items = _items(data[size:], count) if size else None
         if items is not None:
@@ -56,7 +56,7 @@ def joined(chunks: Sequence[bytes]) -> tuple[str, bytes]:
 
 def changes(old: Sequence[bytes], kind: str, data: bytes) -> list[Splice]:
     """The splices from the chunks of a value to those of another, last first, so that none moves the next."""
-    if len(old) > HEAD and old[0].decode() == kind and (grown := _growth(old, data)) is not None:
+    if len(old) > HEADER_CHUNKS and old[0].decode() == kind and (grown := _growth(old, data)) is not None:
         return grown
     return splices(old, cut(kind, data))
 
@@ -67,13 +67,13 @@ def _growth(old: Sequence[bytes], data: bytes) -> list[Splice] | None:
     _, old_count = _header(old[1])
     if count < old_count:
         return None
-    known = b"".join(old[HEAD:])
+    known = b"".join(old[HEADER_CHUNKS:])
     if not data.startswith(known, size):
         return None
     items = _items(data[size + len(known) :], count - old_count)
     if items is None:
         return None
-    header: list[Splice] = [] if data[:size] == old[1] else [(1, HEAD, [data[:size]])]
+    header: list[Splice] = [] if data[:size] == old[1] else [(1, HEADER_CHUNKS, [data[:size]])]
     added = list(_grouped(items))
     return [(len(old), len(old), added), *header] if added else header
 
@@ -102,11 +102,11 @@ def _header(data: bytes) -> tuple[int, int]:
 def _grouped(items: Iterable[bytes]) -> Iterator[bytes]:
     group: list[bytes] = []
     for item in items:
-        if len(item) >= SMALL and not group:
+        if len(item) >= SMALL_ITEM_BYTES and not group:
             yield item
             continue
         group.append(item)
-        if len(item) >= SMALL or len(group) == TOGETHER or crc32(item) % ENDS == 0:
+        if len(item) >= SMALL_ITEM_BYTES or len(group) == MAX_ITEMS_PER_CHUNK or crc32(item) % ITEMS_PER_CUT == 0:
             yield b"".join(group)
             group.clear()
     if group:
@@ -115,9 +115,9 @@ def _grouped(items: Iterable[bytes]) -> Iterator[bytes]:
 
 def splices(old: Sequence[bytes], new: Sequence[bytes]) -> list[Splice]:
     """The splices from some chunks to others."""
-    start = HEAD  # the header has the number of items, so it may differ alone
+    start = HEADER_CHUNKS  # the header has the number of items, so it may differ alone
     first: list[Splice] = [
-        (index, index + 1, [new[index]]) for index in reversed(range(HEAD)) if old[index] != new[index]
+        (index, index + 1, [new[index]]) for index in reversed(range(HEADER_CHUNKS)) if old[index] != new[index]
     ]
     end, new_end = len(old), len(new)
     while start < min(end, new_end) and old[start] == new[start]:
@@ -126,13 +126,13 @@ def splices(old: Sequence[bytes], new: Sequence[bytes]) -> list[Splice]:
         end, new_end = end - 1, new_end - 1
     if start == end == new_end:
         return first
-    if (end - start) * (new_end - start) in range(1, COMPARED):
+    if (end - start) * (new_end - start) in range(1, MAX_COMPARED_PAIRS):
         between = SequenceMatcher(None, old[start:end], new[start:new_end], autojunk=False).get_opcodes()
     else:
         between = [("replace", 0, end - start, 0, new_end - start)]
-    found = [
+    replaced = [
         (start + from_, start + to, list(new[start + new_from : start + new_to]))
         for what, from_, to, new_from, new_to in between
         if what != "equal"
     ]
-    return [*reversed(found), *first]
+    return [*reversed(replaced), *first]

@@ -25,8 +25,18 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from stateroom.adapters.common import LoopWaiter
 from stateroom.adapters.langgraph.chunks import joined
-from stateroom.adapters.langgraph.edits import DropRuns, KeepLatest, Put, PutWrites
-from stateroom.adapters.langgraph.thread import Current, FullCheckpoint, Name, Writes, ancestors, read_checkpoints
+from stateroom.adapters.langgraph.thread import (
+    Current,
+    DropRuns,
+    FullCheckpoint,
+    KeepLatest,
+    Name,
+    Put,
+    PutWrites,
+    Writes,
+    ancestors,
+    read_checkpoints,
+)
 from stateroom.adapters.langgraph.threads import GraphThreads
 from stateroom.errors import NotFound
 from stateroom.session import CachedSession
@@ -35,7 +45,7 @@ from stateroom.store import Store, open_store
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PAGE = 32
+PAGE_SIZE = 32
 """Checkpoints that are read together."""
 
 
@@ -130,8 +140,8 @@ class StateroomSaver(BaseCheckpointSaver[int]):
         checkpoint = checkpoint or _latest(cached, namespace)
         if cached is None or checkpoint is None:
             return None
-        found = await read_checkpoints(cached, [(namespace, checkpoint)])
-        return next((self._tuple(thread, name, each) for name, each in found.items()), None)
+        checkpoints = await read_checkpoints(cached, [(namespace, checkpoint)])
+        return next((self._tuple(thread, name, each) for name, each in checkpoints.items()), None)
 
     async def alist(
         self,
@@ -144,14 +154,14 @@ class StateroomSaver(BaseCheckpointSaver[int]):
         """Checkpoints, newest first, of the thread in the config, or of all threads."""
         names = await self._names(config, get_checkpoint_id(before) if before else None)
         left = len(names) if limit is None else limit
-        size = PAGE if filter else min(PAGE, max(left, 1))
+        size = PAGE_SIZE if filter else min(PAGE_SIZE, max(left, 1))
         for start in range(0, len(names), size):
-            async for thread, name, found in self._page(names[start : start + size]):
+            async for thread, name, full in self._page(names[start : start + size]):
                 if left <= 0:
                     return
-                if not filter or self._fits(found, filter):
+                if not filter or self._fits(full, filter):
                     left -= 1
-                    yield self._tuple(thread, name, found)
+                    yield self._tuple(thread, name, full)
 
     async def _names(self, config: RunnableConfig | None, before: str | None) -> Sequence[tuple[str, str, str]]:
         """The checkpoints of a list, in order: id, namespace and thread."""
@@ -167,19 +177,19 @@ class StateroomSaver(BaseCheckpointSaver[int]):
         return sorted((name for name in names if only in (None, name[0])), reverse=True)
 
     async def _page(self, names: Sequence[tuple[str, str, str]]) -> AsyncIterator[tuple[str, Name, FullCheckpoint]]:
-        found: dict[tuple[str, Name], FullCheckpoint] = {}
+        checkpoints: dict[tuple[str, Name], FullCheckpoint] = {}
         for thread in {thread for _, _, thread in names}:
             cached = await self._threads.find(thread)
             if cached is not None:
                 wanted = [(namespace, id) for id, namespace, home in names if home == thread]
-                found |= {(thread, name): each for name, each in (await read_checkpoints(cached, wanted)).items()}
+                checkpoints |= {(thread, name): each for name, each in (await read_checkpoints(cached, wanted)).items()}
         for id, namespace, thread in names:
             name = namespace, id
-            if (thread, name) in found:
-                yield thread, name, found[thread, name]
+            if (thread, name) in checkpoints:
+                yield thread, name, checkpoints[thread, name]
 
-    def _fits(self, found: FullCheckpoint, filter: dict[str, Any]) -> bool:
-        _, metadata = self.serde.loads_typed((found.checkpoint.kind, found.checkpoint.data))
+    def _fits(self, full: FullCheckpoint, filter: dict[str, Any]) -> bool:
+        _, metadata = self.serde.loads_typed((full.checkpoint.kind, full.checkpoint.data))
         return all(metadata.get(key) == value for key, value in filter.items())
 
     async def aget_delta_channel_history(
@@ -194,10 +204,10 @@ class StateroomSaver(BaseCheckpointSaver[int]):
             return histories
         line = [(namespace, id) for id in ancestors(cached.state, namespace, checkpoint)]
         open_ones = dict(histories)
-        for start in range(0, len(line), PAGE):
-            page = await read_checkpoints(cached, line[start : start + PAGE]) if open_ones else {}
-            for found in [page[name] for name in line[start : start + PAGE] if name in page]:
-                self._add_ancestor(open_ones, found)
+        for start in range(0, len(line), PAGE_SIZE):
+            page = await read_checkpoints(cached, line[start : start + PAGE_SIZE]) if open_ones else {}
+            for ancestor in [page[name] for name in line[start : start + PAGE_SIZE] if name in page]:
+                self._add_ancestor(open_ones, ancestor)
         for history in histories.values():
             history["writes"].reverse()
         return histories
@@ -210,17 +220,17 @@ class StateroomSaver(BaseCheckpointSaver[int]):
         for channel in histories.keys() & ancestor.channels.keys():
             histories.pop(channel)["seed"] = self.serde.loads_typed(joined(ancestor.channels[channel]))
 
-    def _tuple(self, thread: str, name: Name, found: FullCheckpoint) -> CheckpointTuple:
+    def _tuple(self, thread: str, name: Name, full: FullCheckpoint) -> CheckpointTuple:
         namespace, id = name
-        checkpoint, metadata = self.serde.loads_typed((found.checkpoint.kind, found.checkpoint.data))
-        values = {channel: self.serde.loads_typed(joined(parts)) for channel, parts in found.channels.items()}
+        checkpoint, metadata = self.serde.loads_typed((full.checkpoint.kind, full.checkpoint.data))
+        values = {channel: self.serde.loads_typed(joined(parts)) for channel, parts in full.channels.items()}
         checkpoint["channel_values"] = values
         return CheckpointTuple(
             _config(thread, namespace, id),
             checkpoint,
             metadata,
-            _config(thread, namespace, found.parent) if found.parent else None,
-            [*self._writes(found.writes)],
+            _config(thread, namespace, full.parent) if full.parent else None,
+            [*self._writes(full.writes)],
         )
 
     def _writes(self, writes: Writes) -> Iterator[PendingWrite]:
@@ -256,7 +266,7 @@ class StateroomSaver(BaseCheckpointSaver[int]):
                 await self._change(thread, "prune", KeepLatest(self.serde))
 
     async def _change(self, thread: str, name: str, edit: DropRuns | KeepLatest) -> None:
-        cached = await self._threads.change(thread, {"name": name, "input": {}}, edit, whole=True)
+        cached = await self._threads.change(thread, {"name": name, "input": {}}, edit, with_snapshot=True)
         await self._threads.prune(cached)
 
     # Sync methods, which wait for the async ones from other threads.

@@ -1,4 +1,4 @@
-"""The state of a thread's session, its changes, and its checkpoints at earlier revisions.
+"""The state of a thread's session, its edits, and its checkpoints at earlier revisions.
 
 The newest checkpoint of a namespace is in the state as a whole, so the next one is written as a difference. For every
 other checkpoint the state has only the revision of the session at which it was the newest.
@@ -6,15 +6,23 @@ other checkpoint the state has only the revision of the session at which it was 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from stateroom.adapters.langgraph.chunks import changes, cut
 from stateroom.errors import UnknownRevision
 from stateroom.session import CachedSession, History
 from stateroom.state import Patch, State, patched
 
-NEAR = 100
+MAX_OPEN_NAMESPACES = 16
+"""Namespaces below the root whose current checkpoint stays in the state; that of the root always does."""
+
+MAX_REVISION_GAP = 100
 """Revisions at most this far apart are read in one pass over the log."""
 
 Name = tuple[str, str]
@@ -154,20 +162,20 @@ async def read_checkpoints(cached: CachedSession, names: Iterable[Name]) -> dict
     """Read checkpoints of a thread together; those that do not exist, or were pruned, are left out."""
     now: GraphThread = cached.state
     before: dict[Name, SavedCheckpoint] = {}
-    found: dict[Name, FullCheckpoint] = {}
+    checkpoints: dict[Name, FullCheckpoint] = {}
     for name in names:
         saved = now.find(*name)
         if saved is None:
             continue
         if now.is_current(*name):
-            found[name] = _full(now, name, saved, now)
+            checkpoints[name] = _full(now, name, saved, now)
         else:
             before[name] = saved
     states = await _states(cached, sorted({saved.at for saved in before.values()}))
     for name, saved in before.items():
         if (then := states.get(saved.at)) is not None:
-            found[name] = _full(then, name, saved, now)
-    return found
+            checkpoints[name] = _full(then, name, saved, now)
+    return checkpoints
 
 
 def _full(then: GraphThread, name: Name, saved: SavedCheckpoint, now: GraphThread) -> FullCheckpoint:
@@ -179,8 +187,8 @@ def _full(then: GraphThread, name: Name, saved: SavedCheckpoint, now: GraphThrea
 async def writes_of(cached: CachedSession, namespace: str, checkpoint: str) -> Writes:
     """All writes after a checkpoint, which need not exist yet."""
     name = (namespace, checkpoint)
-    found = await read_checkpoints(cached, [name])
-    return found[name].writes if name in found else cached.state.writes_of(*name)
+    checkpoints = await read_checkpoints(cached, [name])
+    return checkpoints[name].writes if name in checkpoints else cached.state.writes_of(*name)
 
 
 def ancestors(thread: GraphThread, namespace: str, checkpoint: str) -> Iterator[str]:
@@ -194,30 +202,200 @@ def ancestors(thread: GraphThread, namespace: str, checkpoint: str) -> Iterator[
 
 
 async def _states(cached: CachedSession, revisions: list[int]) -> dict[int, GraphThread]:
-    found: dict[int, GraphThread] = {}
+    states: dict[int, GraphThread] = {}
     for run in _runs(revisions):
         try:
             state: GraphThread = (await cached.at(run[0])).state
         except UnknownRevision:
-            found |= await _states(cached, run[1:])
+            states |= await _states(cached, run[1:])
             continue
-        found[run[0]] = state
+        states[run[0]] = state
         if len(run) == 1:
             continue
         async for entry in History(cached.store).entries(cached.head.id, after=run[0], until=run[-1]):
             state = patched(state, entry.patch)
             if entry.revision in run:
-                found[entry.revision] = state
-    return found
+                states[entry.revision] = state
+    return states
 
 
 def _runs(revisions: list[int]) -> Iterator[list[int]]:
     """Groups of revisions that are near to each other, in order."""
     run = revisions[:1]
     for last, revision in pairwise(revisions):
-        if revision - last > NEAR:
+        if revision - last > MAX_REVISION_GAP:
             yield run
             run = []
         run.append(revision)
     if run:
         yield run
+
+
+# Edits, one class each.
+
+
+@dataclass(slots=True)
+class Put:
+    """Put a checkpoint: it becomes the current one of its namespace."""
+
+    namespace: str
+    parent: str | None
+    run: str | None
+    checkpoint: Current
+    values: Mapping[str, Any]
+    changed: Collection[str]
+    """The channels that differ from the parent's."""
+    serde: SerializerProtocol
+
+    async def __call__(self, cached: CachedSession, change: ThreadChange) -> None:
+        namespace, id = self.namespace, self.checkpoint.id
+        thread = change.thread
+        old = thread.current.get(namespace)
+        is_known = thread.find(namespace, id) is not None and not thread.is_current(namespace, id)
+        if is_known and (writes := await writes_of(cached, namespace, id)):
+            change.set("writes", namespace, id, value=writes)  # a checkpoint that is put again keeps its writes
+        if old is None:
+            change.set("channels", namespace, value={name: self._cut(value) for name, value in self.values.items()})
+            _close_oldest(change)
+        else:
+            self._follow(change, known=old.id == self.parent)
+            if old.id != id:
+                change.discard("writes", namespace, old.id)
+        change.set("current", namespace, value=self.checkpoint)
+        saved = SavedCheckpoint(at=cached.head.revision + 1, parent=self.parent, run=self.run)
+        change.set("saved", namespace, id, value=saved)
+
+    def _follow(self, change: ThreadChange, *, known: bool) -> None:
+        """Write the differences of the values from those before; if the parent is `known`, only of changed channels."""
+        old = change.thread.channels[self.namespace]
+        for name in old.keys() - self.values.keys():
+            change.delete("channels", self.namespace, name)
+        for name, value in self.values.items():
+            was = old.get(name)
+            if was is None:
+                change.set("channels", self.namespace, name, value=self._cut(value))
+            elif not known or name in self.changed:
+                kind, data = self.serde.dumps_typed(value)
+                for start, stop, chunks in changes(was, kind, bytes(data)):
+                    change.splice("channels", self.namespace, name, start=start, stop=stop, values=chunks)
+
+    def _cut(self, value: Any) -> list[bytes]:
+        kind, data = self.serde.dumps_typed(value)
+        return cut(kind, bytes(data))
+
+
+@dataclass(slots=True)
+class PutWrites:
+    """Put the writes of a task; its earlier writes stay, except errors, interrupts and the like."""
+
+    namespace: str
+    id: str
+    task: str
+    path: str
+    writes: Sequence[tuple[str, Any]]
+    serde: SerializerProtocol
+
+    async def __call__(self, cached: CachedSession, change: ThreadChange) -> None:
+        known = await writes_of(cached, self.namespace, self.id)
+        new: Writes = {}
+        for position, (channel, value) in enumerate(self.writes):
+            index = WRITES_IDX_MAP.get(channel, position)
+            key = f"{self.task}/{index}"
+            if index < 0 or key not in known:
+                kind, data = self.serde.dumps_typed(value)
+                new[key] = Write(
+                    task=self.task, index=index, path=self.path, channel=channel, kind=kind, data=bytes(data)
+                )
+        if not new:
+            return
+        thread = change.thread
+        if not thread.writes_of(self.namespace, self.id):
+            change.set("writes", self.namespace, self.id, value=new)
+        else:
+            for key, write in new.items():
+                change.set("writes", self.namespace, self.id, key, value=write)
+        if thread.is_current(self.namespace, self.id):
+            _move(change, self.namespace, self.id, cached.head.revision + 1)
+
+
+@dataclass(slots=True)
+class DropRuns:
+    """Drop the checkpoints of some runs."""
+
+    runs: frozenset[str]
+
+    async def __call__(self, _: CachedSession, change: ThreadChange) -> None:
+        for namespace, checkpoints in change.thread.saved.copy().items():
+            _drop(change, namespace, [id for id, saved in checkpoints.items() if saved.run in self.runs])
+
+    def concerns(self, thread: GraphThread) -> bool:
+        """Whether a thread has such checkpoints."""
+        return any(saved.run in self.runs for some in thread.saved.values() for saved in some.values())
+
+
+@dataclass(slots=True)
+class KeepLatest:
+    """Drop all checkpoints of each namespace except the latest one, and those that it needs.
+
+    The latest ones become current, so they need no earlier revision.
+    """
+
+    serde: SerializerProtocol
+
+    async def __call__(self, cached: CachedSession, change: ThreadChange) -> None:
+        thread = change.thread
+        latest = {(namespace, max(checkpoints)) for namespace, checkpoints in thread.saved.items()}
+        for (namespace, id), full in (await read_checkpoints(cached, latest)).items():
+            kept = {id, *await self._sources(cached, namespace, full)}
+            known = thread.saved[namespace].keys() | thread.writes.get(namespace, {}).keys()
+            is_current = thread.is_current(namespace, id)
+            _drop(change, namespace, known - kept)
+            if not is_current:
+                change.set("current", namespace, value=full.checkpoint)
+                change.set("channels", namespace, value=full.channels)
+                if full.writes:
+                    change.set("writes", namespace, id, value=full.writes)
+            _move(change, namespace, id, cached.head.revision + 1)
+
+    async def _sources(self, cached: CachedSession, namespace: str, latest: FullCheckpoint) -> list[str]:
+        """The ancestors that have the values of the channels that a checkpoint lacks."""
+        checkpoint, metadata = self.serde.loads_typed((latest.checkpoint.kind, latest.checkpoint.data))
+        counted = metadata.get("counters_since_delta_snapshot") or {}
+        missing = counted.keys() & checkpoint["channel_versions"].keys() - latest.channels.keys()
+        sources: list[str] = []
+        for id in ancestors(cached.state, namespace, latest.checkpoint.id):
+            if not missing:
+                break
+            sources.append(id)
+            for ancestor in (await read_checkpoints(cached, [(namespace, id)])).values():
+                missing -= ancestor.channels.keys()
+        return sources
+
+
+def _move(change: ThreadChange, namespace: str, id: str, at: int) -> None:
+    """Change the revision of a checkpoint."""
+    saved = change.thread.saved[namespace][id]
+    change.set("saved", namespace, id, value=SavedCheckpoint(at=at, parent=saved.parent, run=saved.run))
+
+
+def _drop(change: ThreadChange, namespace: str, ids: Collection[str]) -> None:
+    for id in ids:
+        change.discard("writes", namespace, id)
+        if change.thread.is_current(namespace, id):
+            _close(change, namespace)
+        change.discard("saved", namespace, id)
+
+
+def _close_oldest(change: ThreadChange) -> None:
+    """Close the least recently used namespace, if there are many; its checkpoints stay in the log."""
+    thread = change.thread
+    open_ones = [name for name in thread.current if name]
+    if len(open_ones) >= MAX_OPEN_NAMESPACES:
+        oldest = min(open_ones, key=lambda name: thread.saved[name][thread.current[name].id].at)
+        change.discard("writes", oldest, thread.current[oldest].id)
+        _close(change, oldest)
+
+
+def _close(change: ThreadChange, namespace: str) -> None:
+    change.delete("current", namespace)
+    change.delete("channels", namespace)

@@ -37,10 +37,8 @@ from stateroom.store import Head, HeadFilter, Record, Snapshot, Store
 ENVIRONMENT = "langgraph"
 PREFIX = f"{ENVIRONMENT}:"
 
-NEVER = 250_000_000_000.0
+NEVER_EXPIRES = 250_000_000_000.0
 """The expiry of a thread without a time to live: a time that every store and calendar can hold."""
-
-MAX_BYTES = 1 << 30
 
 Edit = Callable[[CachedSession, ThreadChange], Awaitable[None]]
 """Changes a thread. It runs again after a conflict."""
@@ -52,7 +50,6 @@ class GraphThreads:
     def __init__(self, store: Store, ttl: float | None, hot: int, now: Callable[[], float]) -> None:
         self.store = store
         self.ttl = ttl
-        self.hot = hot
         self.now = now
         self._limits = SessionLimits(ttl=ttl or 0, max_log=1 << 62, now=now)
         self._cached: LRU[str, CachedSession] = LRU(hot)
@@ -69,12 +66,10 @@ class GraphThreads:
         except UnknownSession:  # deleted, and perhaps made again
             self._cached.pop(session, None)
             cached = None
-        try:
-            cached = cached or self._keep(await self._opened(session))
-        except UnknownSession as error:
-            if error.session != session:  # the thread that it was copied from is missing: an error
-                raise
+        cached = cached or await self._opened(session)
+        if cached is None:
             return None
+        self._keep(cached)
         return cached if cached.head.status(self.now()) == "live" else None
 
     async def every(self) -> AsyncIterator[str]:
@@ -83,8 +78,10 @@ class GraphThreads:
             for head in page:
                 yield head.id.removeprefix(PREFIX)
 
-    async def change(self, thread: str, facts: dict[str, Any], edit: Edit, *, whole: bool = False) -> CachedSession:
-        """Change a thread, which is made if it does not exist; with `whole`, the log before it can be pruned."""
+    async def change(
+        self, thread: str, facts: dict[str, Any], edit: Edit, *, with_snapshot: bool = False
+    ) -> CachedSession:
+        """Change a thread, which is made if it does not exist; `with_snapshot`, the log before it can be pruned."""
         session = PREFIX + thread
         for attempt in range(ATTEMPTS):
             await back_off(attempt)
@@ -96,7 +93,7 @@ class GraphThreads:
                         await self._catch_up(cached)
                     step = await self._step(cached, facts, edit)
                     if step is not None:
-                        await cached.append(self._with_snapshot(step) if whole else step)
+                        await cached.append(self._with_snapshot(step) if with_snapshot else step)
                         return cached
                     revision = cached.head.revision
                     await self._catch_up(cached)  # the store refuses a stale change, but not a missing one
@@ -129,16 +126,22 @@ class GraphThreads:
         if await self.store.children(cached.head.id):
             return
         head = cached.head
-        found = (saved.at for some in cached.state.saved.values() for saved in some.values())
-        needed = min(found, default=head.revision)
+        revisions = (saved.at for some in cached.state.saved.values() for saved in some.values())
+        needed = min(revisions, default=head.revision)
         snapshot = (await self.store.load(head.id, needed)).snapshot if needed > head.parent_revision else None
         if snapshot is not None:
             await self.store.prune(head.id, snapshot.revision)
 
     # Cached sessions.
 
-    async def _opened(self, session: str) -> CachedSession:
-        standing, document = await self._reader.read(session)
+    async def _opened(self, session: str) -> CachedSession | None:
+        """A session as the store has it; None if it does not exist."""
+        try:
+            standing, document = await self._reader.read(session)
+        except UnknownSession as error:
+            if error.session != session:  # the thread that it was copied from is missing: an error
+                raise
+            return None
         cached = CachedSession(self._reader, document.head, self._limits)
         cached.load(standing, document)
         return cached
@@ -153,15 +156,11 @@ class GraphThreads:
             cached.head = head
 
     async def _found_or_made(self, session: str) -> CachedSession:
-        try:
-            cached = await self._opened(session)
-        except UnknownSession as error:
-            if error.session != session:
-                raise
-            return await self._made(session)
-        if cached.head.status(self.now()) == "live":
-            return cached
-        await self._sweep_expired(session)
+        cached = await self._opened(session)
+        if cached is not None:
+            if cached.head.status(self.now()) == "live":
+                return cached
+            await self._sweep_expired(session)
         return await self._made(session)
 
     async def _made(self, session: str) -> CachedSession:
@@ -176,9 +175,12 @@ class GraphThreads:
         except StoreUnavailable:
             raise
         except StoreError:  # another process was faster, or copies still need the deleted one
-            cached = await self._opened(session)
-            if cached.head.status(self.now()) != "live":
-                await self._begin_again(cached)
+            existing = await self._opened(session)
+            if existing is None:
+                raise
+            if existing.head.status(self.now()) != "live":
+                await self._begin_again(existing)
+            return existing
         return cached
 
     def _new_head(self, session: str, revision: int, parent: str | None = None) -> Head:
@@ -188,7 +190,7 @@ class GraphThreads:
             environment=ENVIRONMENT,
             owner="",
             created=now,
-            expires=NEVER if self.ttl is None else now + self.ttl,
+            expires=NEVER_EXPIRES if self.ttl is None else now + self.ttl,
             revision=revision,
             parent=parent,
             parent_revision=revision if parent else 0,

@@ -9,8 +9,14 @@ from typing import Any
 
 from datasets import Dataset
 
-from stateroom.adapters.trl.environment import PooledEnvironment, instance_class, reads_response, verified_reward
-from stateroom.adapters.trl.process import Source, open_environment
+from stateroom.adapters.trl.environment import (
+    PooledEnvironment,
+    Source,
+    instance_class,
+    open_environment,
+    reads_response,
+    verified_reward,
+)
 from stateroom.adapters.trl.trainer import Method, RolloutFunction
 from stateroom.environment import Environment, make_environment
 from stateroom.errors import BadTask

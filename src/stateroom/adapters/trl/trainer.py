@@ -20,7 +20,7 @@ from trl.chat_template_utils import (
 )
 from trl.trainer.utils import pad
 
-from stateroom.adapters.trl.process import Source, background_loop, seed_of
+from stateroom.adapters.trl.environment import Source, background_loop, seed_of
 from stateroom.agent import MAX_STEPS
 from stateroom.errors import BadTask, EnvironmentFailed, InvalidArguments
 from stateroom.model import (

@@ -30,13 +30,6 @@ def test_text_of_a_message_in_each_of_its_forms() -> None:
     assert text_of(message("b")) == "b"
 
 
-def test_a_result_may_come_as_parts() -> None:
-    parts = [{"type": "input_text", "text": '{"count":'}, {"type": "input_text", "text": " 3}"}]
-    image = [{"type": "input_image", "image_url": "u"}]
-    outputs = [{"type": "function_call_output", "call_id": "c", "output": output} for output in ("3", parts, image)]
-    assert outputs_of(outputs) == [3, {"count": 3}, image]
-
-
 def test_the_last_thing_that_the_user_said() -> None:
     conversation = [*input_items("first"), message("no"), *input_items("second"), message("yes")]
     assert last_user_text(conversation) == "second"
@@ -58,9 +51,12 @@ def test_the_calls_of_a_tool_by_its_own_name_or_an_mcp_clients() -> None:
     assert calls_of(None, "greet") == calls_of({}, "greet") == []
 
 
-def test_outputs_are_decoded_and_what_is_not_json_stays_text() -> None:
-    items = [{"type": "function_call_output", "call_id": "c", "output": text} for text in ('{"a":1}', "Not found", "")]
-    assert outputs_of(items) == [{"a": 1}, "Not found", ""]
+def test_outputs_may_come_as_parts_and_are_decoded_or_stay_text() -> None:
+    parts = [{"type": "input_text", "text": '{"count":'}, {"type": "input_text", "text": " 3}"}]
+    image = [{"type": "input_image", "image_url": "u"}]
+    given = ['{"a":1}', "Not found", "", "3", parts, image]
+    items = [{"type": "function_call_output", "call_id": "c", "output": output} for output in given]
+    assert outputs_of(items) == [{"a": 1}, "Not found", "", 3, {"count": 3}, image]
 
 
 def test_a_call_carries_its_arguments_as_json() -> None:
