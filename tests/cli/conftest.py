@@ -1,3 +1,4 @@
+import json
 import logging
 import re
 import sys
@@ -17,6 +18,11 @@ class Outcome(NamedTuple):
     code: int
     out: str
     err: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed with `--json`."""
+        return json.loads(self.out)
 
 
 Command = Callable[..., Outcome]

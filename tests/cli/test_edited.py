@@ -43,7 +43,7 @@ def test_replay_names_an_edited_session_and_does_not_call_it_comparable(
     assert f"session {session}: edited by ada at revision" in outcome.out
     store = f"sqlite:///{tmp_path / 'out_sessions.db'}"
     alone = stateroom("replay", session, "--env", "counter", "--store", store, "--json")
-    found = json.loads(alone.out)
+    found = alone.json
     assert (alone.code, found["edited"], found["differences"], found["calls"]) == (1, 1, 0, 2)
     assert "as on record" not in stateroom("replay", session, "--env", "counter", "--store", store).out
 
@@ -58,7 +58,7 @@ def test_reverify_marks_an_edited_row_and_compare_leaves_it_out(stateroom: Any, 
     compared = stateroom("compare", rollouts, again)
     assert "only A" not in compared.err
     assert "1 episode that a person edited is not comparable: task 0" in compared.err.replace("\n", " ")
-    found = json.loads(stateroom("compare", rollouts, again, "--json").out)
+    found = stateroom("compare", rollouts, again, "--json").json
     assert (found["edited"], [task["task"] for task in found["tasks"]]) == ([[0, 0]], [1, 2])
     before = stateroom("reverify", again, "--env", "counter", "--output", tmp_path / "before.jsonl", "--at", "1",
                        "--store", f"sqlite:///{tmp_path / 'out_sessions.db'}", "-c", "1")  # fmt: skip

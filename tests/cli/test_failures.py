@@ -151,7 +151,7 @@ def test_the_model_reads_nothing_of_a_cause(stateroom: Any, airline: dict[str, s
 
 def test_json_has_the_counts_by_tool(stateroom: Any, airline: dict[str, str]) -> None:
     done = stateroom(*RUN, "--model", "airline.py:Busy", "--limit", 1, "--json")
-    assert json.loads(done.out)["tool_failures"] == {"cancel": 1, "wait": 1, "oversell": 1, "book": 1}
+    assert done.json["tool_failures"] == {"cancel": 1, "wait": 1, "oversell": 1, "book": 1}
 
 
 def test_a_run_that_is_resumed_counts_the_failures_before(stateroom: Any, airline: dict[str, str]) -> None:
@@ -205,10 +205,3 @@ def test_a_log_level_is_that_of_all_loggers(stateroom: Any, airline: dict[str, s
     done = stateroom(*RUN, "--model", "airline.py:Busy", "--limit", 1, "--log-level", "warning")
     assert "WARNING stateroom.session.invocation: cancel raised" in done.err
     assert "INFO" not in done.err
-
-
-@pytest.mark.parametrize("command", ["run", "branch", "check", "reverify", "replay", "migrate"])
-def test_commands_that_run_an_authors_code_can_tell_more(stateroom: Any, command: str) -> None:
-    shown = stateroom(command, "--help").out
-    assert "--verbose" in shown
-    assert "--log-level" in shown

@@ -47,7 +47,7 @@ def test_what_waited_for_a_judge_is_judged(stateroom: Any, letters: Path) -> Non
 
 
 def test_a_report_tells_it_to_machines(stateroom: Any, letters: Path) -> None:
-    found = json.loads(judge(stateroom, "--json").out)
+    found = judge(stateroom, "--json").json
     assert (found["episodes"], found["refused"], found["reasons"]) == (4, 0, {})
     assert found["rewards"]["new"] == 4
     assert found["metrics"]["mean/reward"] == 1.0

@@ -38,7 +38,7 @@ def test_rewards_change_with_the_verifier(stateroom: Any, rollouts: Path) -> Non
     before = [row["reward"] for row in rows(rollouts)]
     outcome = stateroom("reverify", rollouts, "--env", "own.py:Closer", "--output", "new.jsonl", "--json")
     assert outcome.code == 0
-    found = json.loads(outcome.out)
+    found = outcome.json
     new = rows(rollouts.parent / "new.jsonl")
     wrong = before.count(0.0)
     assert (found["episodes"], found["refused"], found["resumed"]) == (32, 0, 0)
@@ -64,10 +64,10 @@ def test_the_arguments_of_a_run_are_those_of_its_rescoring(stateroom: Any, tmp_p
     made = ("--env-arg", "strict=true")
     assert stateroom("run", "counter", *made, "--model", "noisy", "--output", "strict.jsonl").code == 0
     assert json.loads(Path("strict_run.json").read_text())["env_args"] == {"strict": True}
-    same = json.loads(stateroom("reverify", "strict.jsonl", "--env", "counter", "-o", "same.jsonl", "--json").out)
+    same = stateroom("reverify", "strict.jsonl", "--env", "counter", "-o", "same.jsonl", "--json").json
     assert (same["changed_arguments"], same["rewards"]["same"]) == ({}, 8)
     again = ("reverify", "strict.jsonl", "--env", "counter", "--env-arg", "strict=false", "-o", "lax.jsonl")
-    assert json.loads(stateroom(*again, "--json").out)["changed_arguments"] == {"strict": [True, False]}
+    assert stateroom(*again, "--json").json["changed_arguments"] == {"strict": [True, False]}
     assert json.loads(Path("lax_run.json").read_text())["env_args"] == {"strict": False}
 
 
@@ -128,12 +128,12 @@ def test_rollouts_of_others_are_replayed_and_rescored(stateroom: Any, tmp_path: 
     rescored = stateroom(
         "reverify", "theirs.jsonl", "--env", "counter", "-i", "tasks.jsonl", "-o", "new.jsonl", "--json"
     )
-    found = json.loads(rescored.out)
+    found = rescored.json
     assert (rescored.code, found["episodes"], found["refused"], found["rewards"]["same"]) == (0, 32, 0, 32)
     replayed = stateroom(
         "replay", "theirs.jsonl", "--env", "counter", "-i", "tasks.jsonl", "--reads", "check", "--json"
     )
-    found = json.loads(replayed.out)
+    found = replayed.json
     assert (replayed.code, found["replayed"], found["refused"], found["differences"]) == (0, 32, 0, 0)
     assert found["calls"] + found["reads"] > 32
 
@@ -141,4 +141,4 @@ def test_rollouts_of_others_are_replayed_and_rescored(stateroom: Any, tmp_path: 
 def test_a_stateless_environment_needs_no_store(stateroom: Any, tmp_path: Path) -> None:
     assert stateroom("run", "weather", "--output", "out.jsonl").code == 0
     outcome = stateroom("reverify", "out.jsonl", "-e", "weather", "-o", "new.jsonl", "--json")
-    assert json.loads(outcome.out)["rewards"]["same"] == 8
+    assert outcome.json["rewards"]["same"] == 8

@@ -1,7 +1,6 @@
 """`stateroom sessions`: lists, states, differences and logs of a store."""
 
 import asyncio
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -72,7 +71,7 @@ def test_list(stateroom: Any, ids: tuple[str, str]) -> None:
     (line,) = [line for line in shown.splitlines() if line.startswith(fork)]
     assert line.split()[:4] == [fork, "notebook", "live", "5"]
     assert f"└ {closed}  forked at" in shown
-    found = {row["id"]: row for row in json.loads(stateroom("sessions", "list", "--store", STORE, "--json").out)}
+    found = {row["id"]: row for row in stateroom("sessions", "list", "--store", STORE, "--json").json}
     assert (found[closed]["status"], found[closed]["revision"], found[closed]["parent"]) == ("closed", 6, None)
     assert found[fork]["parent"] == {"session": closed, "revision": 2}
 
@@ -81,7 +80,7 @@ def test_list_can_be_narrowed(stateroom: Any, ids: tuple[str, str]) -> None:
     shown = stateroom("sessions", "list", "--store", STORE, "--limit", 1)
     assert "the first 1; --limit shows more" in shown.out
     assert stateroom("sessions", "list", "--store", STORE, "--env", "other").out == "no sessions\n"
-    assert json.loads(stateroom("sessions", "list", "--store", "memory://", "--json").out) == []
+    assert stateroom("sessions", "list", "--store", "memory://", "--json").json == []
 
 
 def test_list_can_be_by_phase_and_in_another_order(stateroom: Any, ids: tuple[str, str]) -> None:
@@ -95,7 +94,7 @@ def test_list_can_be_by_phase_and_in_another_order(stateroom: Any, ids: tuple[st
     asyncio.run(talk())
 
     def listed(*given: str) -> list[tuple[str, str | None, float | None]]:
-        rows = json.loads(stateroom("sessions", "list", "--store", STORE, "--json", *given).out)
+        rows = stateroom("sessions", "list", "--store", STORE, "--json", *given).json
         return [(row["id"], row["phase"], row["reward"]) for row in rows]
 
     assert listed("--order", "oldest") == [(closed, None, 0.5), (fork, "planning", None)]
@@ -113,8 +112,8 @@ def test_worlds_and_shared_states_are_listed_on_demand(stateroom: Any) -> None:
     assert every.startswith(few)
     assert re.search(r"^world:office:[0-9a-f]{32}         1  20\d\d-\d\d-\d\d \S{5}$", every, re.MULTILINE)
     assert all(len(line) <= 80 for line in every.splitlines())
-    assert len(json.loads(stateroom(*given, "--json").out)) == 2
-    assert len(json.loads(stateroom(*given, "--json", "--all", "--env", "office").out)) == 3
+    assert len(stateroom(*given, "--json").json) == 2
+    assert len(stateroom(*given, "--json", "--all", "--env", "office").json) == 3
     assert stateroom(*given, "--all", "--env", "other").out == "no sessions\n"
     sizes = stateroom("store", "stats", "--store", "sqlite:///x_sessions.db").out
     assert re.search(r"^world:office:[0-9a-f]{32}  office:world +1 +3\.\d MB$", sizes, re.MULTILINE)
@@ -155,7 +154,7 @@ def test_show_a_state_at_any_revision(stateroom: Any, ids: tuple[str, str]) -> N
     assert f'  pages: ["{ODD}", "two"]' in shown
 
     def state(*more: Any) -> Any:
-        return json.loads(stateroom("sessions", "show", ids[0], "--store", STORE, "--json", *more).out)
+        return stateroom("sessions", "show", ids[0], "--store", STORE, "--json", *more).json
 
     assert state()["state"] == state("--at", 1)["state"] == {"pages": [], "tags": {}}
     assert state("--at", 2)["state"] == {"pages": [ODD], "tags": {ODD: len(ODD)}}
@@ -167,7 +166,7 @@ def test_show_what_differs(stateroom: Any, ids: tuple[str, str]) -> None:
     assert shown.splitlines()[1:] == ["since revision 2:", '  pages[1]: new, "two"', "  tags.two: new, 3"]
     shown = stateroom("sessions", "show", ids[0], "--store", STORE, "--at", 2, "--diff", 2).out
     assert shown.splitlines()[1:] == ["since revision 2: nothing changed"]
-    found = json.loads(stateroom("sessions", "show", ids[0], "--store", STORE, "--diff", 2, "--json").out)
+    found = stateroom("sessions", "show", ids[0], "--store", STORE, "--diff", 2, "--json").json
     assert [each["text"] for each in found["differences"]] == [
         f'pages[0]: "{ODD}" → gone',
         f"tags['{ODD}']: {len(ODD)} → gone",
@@ -192,7 +191,7 @@ def test_log(stateroom: Any, ids: tuple[str, str]) -> None:
         "   5  verdict    reward 0.5",
         "   6  close",
     ]
-    found = json.loads(stateroom("sessions", "log", ids[0], "--store", STORE, "--json").out)
+    found = stateroom("sessions", "log", ids[0], "--store", STORE, "--json").json
     assert [entry["kind"] for entry in found] == ["seed", "call", "call", "rewind", "verdict", "close"]
     assert (found[1]["call_id"], found[1]["output"], len(found[1]["changes"])) == ("first", {"pages": 1}, 2)
 
@@ -210,7 +209,7 @@ def test_a_log_tells_what_was_recorded_and_when(stateroom: Any) -> None:
 
 
 def test_the_log_of_a_fork_begins_with_its_parents(stateroom: Any, ids: tuple[str, str]) -> None:
-    found = json.loads(stateroom("sessions", "log", ids[1], "--store", STORE, "--json").out)
+    found = stateroom("sessions", "log", ids[1], "--store", STORE, "--json").json
     assert [entry["kind"] for entry in found] == ["seed", "call", "checkpoint", "started", "failed"]
     told = stateroom("sessions", "log", ids[1], "--store", STORE).out.splitlines()[-3:]
     assert told[0] == "   3  checkpoint here"

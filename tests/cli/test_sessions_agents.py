@@ -1,7 +1,6 @@
 """Agents in a store: what was said, where they stand, and what they can be told from outside."""
 
 import asyncio
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,7 @@ def test_talk(stateroom: Any, waiting: str, plain: str) -> None:
         "    calls  pay_if_allowed(amount=100)",
         "the agent is waiting_feedback, and asks: Pay 100?",
     ]
-    found = json.loads(stateroom("sessions", "transcript", waiting, "--store", STORE, "--json").out)
+    found = stateroom("sessions", "transcript", waiting, "--store", STORE, "--json").json
     assert found["agent"] == {"phase": "waiting_feedback", "question": "Pay 100?"}
     assert [(each["by"], len(each["items"])) for each in found["said"]] == [
         *(("task", 1), ("user", 1), ("model", 1), ("model", 2), ("user", 1), ("model", 1)),
@@ -81,7 +80,7 @@ def test_talk(stateroom: Any, waiting: str, plain: str) -> None:
 def test_show_tells_where_the_agent_stands(stateroom: Any, waiting: str) -> None:
     shown = stateroom("sessions", "show", waiting, "--store", STORE).out.splitlines()
     assert shown[1:] == ["the agent is waiting_feedback, and asks: Pay 100?", "  spent: 1"]
-    found = json.loads(stateroom("sessions", "show", waiting, "--store", STORE, "--json").out)
+    found = stateroom("sessions", "show", waiting, "--store", STORE, "--json").json
     assert found["agent"] == {"phase": "waiting_feedback", "question": "Pay 100?"}
     shown = stateroom("sessions", "show", waiting, "--store", STORE, "--at", 1).out.splitlines()
     assert shown[1:] == ["  spent: 0"]
@@ -131,7 +130,7 @@ def test_an_agent_that_waits_is_told_what_it_asked_for(stateroom: Any, refuses: 
     assert (done.code, done.out) == (0, "the agent is executing\n")
     refuses("sessions", "answer", waiting, "yes", "--store", STORE, "--env", PURSE)
     assert go_on(waiting) == "completed"
-    shown = json.loads(stateroom("sessions", "show", waiting, "--store", STORE, "--json").out)
+    shown = stateroom("sessions", "show", waiting, "--store", STORE, "--json").json
     assert shown["state"] == {"spent": 101}
 
 
@@ -142,7 +141,7 @@ def test_turns_are_undone_and_redone(stateroom: Any, waiting: str) -> None:
     *_, told = stateroom("sessions", "log", waiting, "--store", STORE).out.splitlines()[:-1]
     assert told == "   9  rewind     back to revision 1; 8 can be redone"
     done = stateroom("sessions", "redo", waiting, *where, "--json")
-    assert json.loads(done.out) == {"steps": 1, "revision": 10}
+    assert done.json == {"steps": 1, "revision": 10}
     assert stateroom("sessions", "transcript", waiting, "--store", STORE).out.splitlines()[-3:] == [
         "   result  1",
         "assistant  4 items, 1 spent",
@@ -154,7 +153,7 @@ def test_an_agent_is_cancelled(stateroom: Any, waiting: str, plain: str) -> None
     done = stateroom(
         "sessions", "cancel", waiting, "--store", STORE, "--env", PURSE, "--reason", "it is too much", "--json"
     )
-    assert json.loads(done.out) == {"agent": {"phase": "cancelled", "question": None}}
+    assert done.json == {"agent": {"phase": "cancelled", "question": None}}
     assert go_on(waiting) == "cancelled"
     told = stateroom("sessions", "transcript", waiting, "--store", STORE).out.splitlines()
     assert told[-2:] == ["           it is too much", "the agent is cancelled"]
@@ -164,7 +163,7 @@ def test_an_agent_is_cancelled(stateroom: Any, waiting: str, plain: str) -> None
 def test_a_registered_environment_is_found_by_its_name(stateroom: Any, refuses: Refuses) -> None:
     stateroom("run", "counter", "--limit", 1, "--output", "out.jsonl")
     store = "sqlite:///out_sessions.db"
-    [session] = json.loads(stateroom("sessions", "list", "--store", store, "--json").out)
+    [session] = stateroom("sessions", "list", "--store", store, "--json").json
     refuses("sessions", "cancel", session["id"], "--store", store)
     assert "assistant  " in stateroom("sessions", "transcript", session["id"], "--store", store).out
 

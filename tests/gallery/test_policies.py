@@ -20,7 +20,7 @@ WORDS = {"id": 0, "expected_synonyms": ["Warm", "Blazing"], "minefield_label": "
 @pytest.mark.parametrize("name", ["counter", "extraction", "weather"])
 def test_the_examples_of_nemo_gym_are_solved(stateroom: Command, name: str) -> None:
     told = stateroom("run", name, "--input", DATA / name / "example.jsonl", "--model", "reference", "--json")
-    found = json.loads(told.out)
+    found = told.json
     assert (found["episodes"], found["failed"], found["metrics"]["mean/reward"]) == (5, 0, 1.0)
 
 
@@ -47,7 +47,7 @@ def test_prompts_of_nemo_gyms_tutorials_are_solved(
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text(json.dumps({"responses_create_params": {"input": prompt}, **fields}))
     told = stateroom("run", name, "--input", tasks, "--model", "reference", "--json")
-    assert json.loads(told.out)["metrics"]["mean/reward"] == 1.0
+    assert told.json["metrics"]["mean/reward"] == 1.0
 
 
 async def in_a_thread(environment: Environment[Any, Any], task: dict[str, Any], *prompts: str) -> list[list[Item]]:
