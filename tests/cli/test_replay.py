@@ -96,9 +96,3 @@ def test_mistakes_are_messages(refuses: Refuses, rollouts: Path) -> None:
         ("nowhere", "-e", "counter", "--reads", "check", *store),
     ):
         refuses("replay", *arguments)
-
-
-def test_a_stateless_environment_replays_from_its_responses(stateroom: Any, tmp_path: Path) -> None:
-    assert stateroom("run", "weather", "--output", "out.jsonl").code == 0
-    found = stateroom("replay", "out.jsonl", "-e", "weather", "--reads", "check", "--json").json
-    assert (found["replayed"], found["reads"], found["differences"]) == (8, 8, 0)

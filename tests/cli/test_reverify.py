@@ -117,25 +117,17 @@ def test_mistakes_are_messages(refuses: Refuses, rollouts: Path) -> None:
     assert not Path("new.jsonl").exists()
 
 
-def test_rollouts_of_others_are_replayed_and_rescored(stateroom: Any, tmp_path: Path) -> None:
+def test_rollouts_of_others_take_the_fields_of_their_tasks_from_a_file(stateroom: Any, rollouts: Path) -> None:
     """They name no session, and have neither indices nor the fields of their tasks."""
-    stateroom("run", "counter", "--model", "noisy", "--repeats", 4, "--output", "out.jsonl")
     kept = ("responses_create_params", "response", "reward")
-    before = [{name: row[name] for name in kept} for row in rows(tmp_path / "out.jsonl")]
-    write_rows(tmp_path / "theirs.jsonl", before)
-    given = {row["_ng_task_index"]: row for row in rows(tmp_path / "out_materialized_inputs.jsonl")}
-    write_rows(tmp_path / "tasks.jsonl", given.values())
-    rescored = stateroom(
-        "reverify", "theirs.jsonl", "--env", "counter", "-i", "tasks.jsonl", "-o", "new.jsonl", "--json"
-    )
-    found = rescored.json
-    assert (rescored.code, found["episodes"], found["refused"], found["rewards"]["same"]) == (0, 32, 0, 32)
-    replayed = stateroom(
-        "replay", "theirs.jsonl", "--env", "counter", "-i", "tasks.jsonl", "--reads", "check", "--json"
-    )
-    found = replayed.json
-    assert (replayed.code, found["replayed"], found["refused"], found["differences"]) == (0, 32, 0, 0)
-    assert found["calls"] + found["reads"] > 32
+    write_rows(Path("theirs.jsonl"), [{name: row[name] for name in kept} for row in rows(rollouts)])
+    tasks = {row["_ng_task_index"]: row for row in rows(Path("out_materialized_inputs.jsonl"))}
+    write_rows(Path("tasks.jsonl"), tasks.values())
+    asked = ("theirs.jsonl", "--env", "counter", "-i", "tasks.jsonl", "--json")
+    rescored = stateroom("reverify", *asked, "-o", "new.jsonl").json
+    assert (rescored["episodes"], rescored["refused"], rescored["rewards"]["same"]) == (32, 0, 32)
+    replayed = stateroom("replay", *asked, "--reads", "check").json
+    assert (replayed["replayed"], replayed["refused"], replayed["differences"]) == (32, 0, 0)
 
 
 def test_a_stateless_environment_needs_no_store(stateroom: Any, tmp_path: Path) -> None:
