@@ -3,13 +3,12 @@
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from importlib.resources import files
 from random import Random
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from stateroom import Sessions, Verdict, open_store
 from stateroom.agent import Agent, run
@@ -47,12 +46,6 @@ def some(each: int, *kinds: str) -> list[Row]:
 
 def one(kind: str, **fields: Any) -> Row:
     return next(row for row in TASKS if row["kind"] == kind and fields.items() <= row.items())
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sessions() -> AsyncIterator[Sessions[Office]]:
-    async with open_store("memory://") as store:
-        yield Sessions[Office](OfficeEnvironment(), store)
 
 
 async def play(sessions: Sessions[Office], row: Row, policy: Policy) -> Verdict:
