@@ -253,6 +253,7 @@ def written(folder: Path) -> set[Path]:
         "run --server http://127.0.0.1:1",
         "run --server http://127.0.0.1:1 -m own.py:Puts",
         "run counter --repeats 0",
+        "run counter --group 3 --repeats 2",
         "run counter --seed x",
         "run",
         "nope",

@@ -211,15 +211,3 @@ def test_a_tree_that_is_not_there(stateroom: Any, refuses: Refuses, arguments: l
 
 
 # Groups.
-
-
-def test_groups(stateroom: Any) -> None:
-    found = stateroom("run", "counter", "-g", 3, "--limit", 2, "-o", "x.jsonl", "--json").json
-    assert found["episodes"] == 6
-    assert len({row["_stateroom_parent"]["session"] for row in rows("x.jsonl")}) == 2
-    assert {"pass@1", "pass@3"} <= set(found["metrics"])
-
-
-def test_groups_are_not_repeated(refuses: Refuses, tmp_path: Path) -> None:
-    refuses("run", "counter", "--group", 3, "--repeats", 2)
-    assert not (tmp_path / "rollouts").exists()
