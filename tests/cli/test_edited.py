@@ -1,14 +1,15 @@
 """Episodes whose state a person has edited: every command that compares them says so."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stateroom import Sessions, open_store
+from stateroom import Sessions
 from stateroom.gallery import CounterEnvironment
+from stateroom.store import Store
+from tests.cli.conftest import in_store
 from tests.rows import rows
 
 
@@ -19,17 +20,16 @@ def rollouts(stateroom: Any, tmp_path: Path) -> Path:
     assert stateroom("run", "counter", "--limit", "3", "--output", path).code == 0
     first, *others = rows(path)
 
-    async def edit() -> str:
-        async with open_store(f"sqlite:///{tmp_path / 'out_sessions.db'}") as store:
-            session = await Sessions(CounterEnvironment(), store).open(first["_stateroom_session"], include_closed=True)
-            first_call = (await anext(session.log(kinds={"call"}))).revision
-            fork = await session.fork(first_call)
-            await fork.edit([{"place": ["value"], "value": 1000}], by="ada", reason="what if")
-            await fork.call("increment_counter", {"count": 1})
-            await fork.verify(first["response"])
-            return fork.id
+    async def edit(store: Store) -> str:
+        session = await Sessions(CounterEnvironment(), store).open(first["_stateroom_session"], include_closed=True)
+        first_call = (await anext(session.log(kinds={"call"}))).revision
+        fork = await session.fork(first_call)
+        await fork.edit([{"place": ["value"], "value": 1000}], by="ada", reason="what if")
+        await fork.call("increment_counter", {"count": 1})
+        await fork.verify(first["response"])
+        return fork.id
 
-    first["_stateroom_session"] = asyncio.run(edit())
+    first["_stateroom_session"] = in_store(edit, f"sqlite:///{tmp_path / 'out_sessions.db'}")
     path.write_text("".join(json.dumps(row) + "\n" for row in (first, *others)))
     return path
 

@@ -1,6 +1,5 @@
 """The command as a process of its own: pipes, signals, and the demo."""
 
-import asyncio
 import json
 import os
 import re
@@ -14,7 +13,8 @@ import pytest
 
 from stateroom import Sessions
 from stateroom.gallery import CounterEnvironment
-from stateroom.store import open_store
+from stateroom.store import Store
+from tests.cli.conftest import in_store
 
 COMMAND = [sys.executable, "-m", "stateroom.cli"]
 ANNOUNCES = """
@@ -84,19 +84,18 @@ def test_a_killed_run_loses_nothing_that_was_finished(tmp_path: Path) -> None:
     inputs = (tmp_path / "x_materialized_inputs.jsonl").read_text().splitlines()
     assert len([json.loads(line) for line in inputs]) == 400
 
-    async def look() -> None:
-        async with open_store(f"sqlite:///{tmp_path / 'x_sessions.db'}") as store:
-            sessions = Sessions(CounterEnvironment(), store)
-            for row in rows:
-                session = await sessions.open(row["_stateroom_session"], include_closed=True)
-                assert session.state.value == row["expected_count"]
-            live = [head for head in await store.heads(limit=100) if not head.closed]
-            assert len(live) == 8
-            for head in live:  # cut off after their first call, and still to be used
-                session = await sessions.open(head.id)
-                assert (await session.call("increment_counter", {"count": 1})).ok
+    async def look(store: Store) -> None:
+        sessions = Sessions(CounterEnvironment(), store)
+        for row in rows:
+            session = await sessions.open(row["_stateroom_session"], include_closed=True)
+            assert session.state.value == row["expected_count"]
+        live = [head for head in await store.heads(limit=100) if not head.closed]
+        assert len(live) == 8
+        for head in live:  # cut off after their first call, and still to be used
+            session = await sessions.open(head.id)
+            assert (await session.call("increment_counter", {"count": 1})).ok
 
-    asyncio.run(look())
+    in_store(look, f"sqlite:///{tmp_path / 'x_sessions.db'}")
 
 
 def test_an_interrupted_run_says_what_is_kept(tmp_path: Path) -> None:

@@ -1,15 +1,13 @@
 """`stateroom migrate`, as a person or a script runs it."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stateroom import open_store
+from stateroom.store import Store
+from tests.cli.conftest import STORE, in_store
 from tests.session.versions import shop
-
-STORE = "sqlite:///rooms.db"
 
 SHOP = """
 from stateroom import Environment, State
@@ -33,14 +31,13 @@ def ids(stateroom: Any, tmp_path: Path) -> list[str]:
     """A store with three sessions, of which one cannot be migrated."""
     (tmp_path / "shop.py").write_text(SHOP)
 
-    async def fill() -> list[str]:
-        async with open_store(STORE) as store:
-            made = [await shop(1, store).seed({"user": "ann"}) for _ in range(3)]
-            await made[1].call("buy", {"price": 3})
-            await made[2].call("buy", {"price": 9})
-            return [session.id for session in made]
+    async def fill(store: Store) -> list[str]:
+        made = [await shop(1, store).seed({"user": "ann"}) for _ in range(3)]
+        await made[1].call("buy", {"price": 3})
+        await made[2].call("buy", {"price": 9})
+        return [session.id for session in made]
 
-    return asyncio.run(fill())
+    return in_store(fill)
 
 
 def test_migrate(stateroom: Any, ids: list[str]) -> None:

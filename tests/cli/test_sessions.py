@@ -1,6 +1,5 @@
 """`stateroom sessions`: lists, states, differences and logs of a store."""
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ import pytest
 from stateroom import Environment, Event, SessionLimits, Sessions, State, applies, tool
 from stateroom.gallery import CounterEnvironment
 from stateroom.session import Update
-from stateroom.store import open_store
-from tests.cli.conftest import Refuses
+from stateroom.store import Store
+from tests.cli.conftest import STORE, Refuses, in_store
 from tests.cli.test_end_to_end import environ, run
 from tests.session.stored_sessions import sessions_of
 
@@ -41,27 +40,25 @@ class NotebookEnvironment(Environment[Notebook]):
 
 
 ODD = "[bold]:bug:[/x]"
-STORE = "sqlite:///rooms.db"
 
 
 @pytest.fixture
 def ids(stateroom: Any) -> tuple[str, str]:
     """A store with a closed session, and a live fork of it."""
 
-    async def fill() -> tuple[str, str]:
-        async with open_store(STORE) as store:
-            session = await Sessions(NotebookEnvironment(), store).seed({"topic": ODD, "_hidden": 1})
-            await session.call("write", {"page": ODD}, call_id="first")
-            await session.call("write", {"page": "two"})
-            fork = await session.fork(at=2)
-            await fork.checkpoint("here")
-            await fork.call("publish", {}, call_id="out")
-            await session.rewind(to=1)
-            await session.verify()
-            await session.close()
-            return session.id, fork.id
+    async def fill(store: Store) -> tuple[str, str]:
+        session = await Sessions(NotebookEnvironment(), store).seed({"topic": ODD, "_hidden": 1})
+        await session.call("write", {"page": ODD}, call_id="first")
+        await session.call("write", {"page": "two"})
+        fork = await session.fork(at=2)
+        await fork.checkpoint("here")
+        await fork.call("publish", {}, call_id="out")
+        await session.rewind(to=1)
+        await session.verify()
+        await session.close()
+        return session.id, fork.id
 
-    return asyncio.run(fill())
+    return in_store(fill)
 
 
 def test_list(stateroom: Any, ids: tuple[str, str]) -> None:
@@ -86,12 +83,11 @@ def test_list_can_be_narrowed(stateroom: Any, ids: tuple[str, str]) -> None:
 def test_list_can_be_by_phase_and_in_another_order(stateroom: Any, ids: tuple[str, str]) -> None:
     closed, fork = ids
 
-    async def talk() -> None:
-        async with open_store(STORE) as store:
-            session = await Sessions(NotebookEnvironment(), store).open(fork)
-            await session.agent.say(Update([], "user", ("new_task",)))
+    async def talk(store: Store) -> None:
+        session = await Sessions(NotebookEnvironment(), store).open(fork)
+        await session.agent.say(Update([], "user", ("new_task",)))
 
-    asyncio.run(talk())
+    in_store(talk)
 
     def listed(*given: str) -> list[tuple[str, str | None, float | None]]:
         rows = stateroom("sessions", "list", "--store", STORE, "--json", *given).json
@@ -126,13 +122,12 @@ def test_long_names_are_wrapped_and_all_else_stays_whole(stateroom: Any, tmp_pat
 
     chosen = "evaluation-2026-11-16-task-12-of-the-second-run"
 
-    async def fill() -> str:
-        async with open_store(STORE) as store:
-            sessions = Sessions(Long(), store)
-            await sessions.seed({"initial_count": 1, "expected_count": 2}, session_id=chosen)
-            return (await sessions.seed({"initial_count": 1, "expected_count": 2})).id
+    async def fill(store: Store) -> str:
+        sessions = Sessions(Long(), store)
+        await sessions.seed({"initial_count": 1, "expected_count": 2}, session_id=chosen)
+        return (await sessions.seed({"initial_count": 1, "expected_count": 2})).id
 
-    usual = asyncio.run(fill())
+    usual = in_store(fill)
     for command, columns in (
         (["sessions", "list"], ["session", "environment", "status", "revision", "created", "(UTC)"]),
         (["store", "stats"], ["largest", "session", "environment", "entries", "size"]),
@@ -197,13 +192,12 @@ def test_log(stateroom: Any, ids: tuple[str, str]) -> None:
 
 
 def test_a_log_tells_what_was_recorded_and_when(stateroom: Any) -> None:
-    async def fill() -> str:
-        async with open_store(STORE) as store:
-            session = await Sessions(NotebookEnvironment(), store, SessionLimits(now=lambda: 1e9)).seed({})
-            await session.record("bell", {"floor": 3}, user="ann")
-            return session.id
+    async def fill(store: Store) -> str:
+        session = await Sessions(NotebookEnvironment(), store, SessionLimits(now=lambda: 1e9)).seed({})
+        await session.record("bell", {"floor": 3}, user="ann")
+        return session.id
 
-    told = stateroom("sessions", "log", asyncio.run(fill()), "--store", STORE).out.splitlines()
+    told = stateroom("sessions", "log", in_store(fill), "--store", STORE).out.splitlines()
     asides = ["                  for ann", "                  at 2001-09-09 01:46 UTC"]
     assert told[1:] == ['   2  record     bell {"floor": 3}', *asides]
 
@@ -268,13 +262,12 @@ class EventBank(Environment[Account]):
 
 
 def test_a_log_tells_of_events(stateroom: Any) -> None:
-    async def fill() -> str:
-        async with open_store("sqlite:///rooms.db") as store:
-            session = await Sessions(EventBank(), store).seed({})
-            await session.call("deposit", {"amount": 5})
-            return session.id
+    async def fill(store: Store) -> str:
+        session = await Sessions(EventBank(), store).seed({})
+        await session.call("deposit", {"amount": 5})
+        return session.id
 
-    shown = stateroom("sessions", "log", asyncio.run(fill()), "--store", "sqlite:///rooms.db").out
+    shown = stateroom("sessions", "log", in_store(fill), "--store", "sqlite:///rooms.db").out
     assert shown.splitlines()[1:] == [
         "   2  call       deposit(amount=5) → 5",
         "                  deposited(amount=5)",
@@ -283,13 +276,12 @@ def test_a_log_tells_of_events(stateroom: Any) -> None:
 
 
 def test_the_log_of_a_shared_state_says_whose_it_is(stateroom: Any) -> None:
-    async def fill() -> str:
-        async with open_store("sqlite:///rooms.db") as store:
-            session = await sessions_of(store).seed({"user": "ann"})
-            await session.call("meet")
-            return session.id
+    async def fill(store: Store) -> str:
+        session = await sessions_of(store).seed({"user": "ann"})
+        await session.call("meet")
+        return session.id
 
-    session = asyncio.run(fill())
+    session = in_store(fill)
     shown = stateroom("sessions", "log", "user:notes:ann", "--store", "sqlite:///rooms.db").out
     assert shown.splitlines() == [
         "   1  seed       ann",

@@ -1,19 +1,18 @@
 """Agents in a store: what was said, where they stand, and what they can be told from outside."""
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stateroom import Sessions, open_store
+from stateroom import Sessions
 from stateroom.agent import Agent, Context, ThreadEnvironment, Threads
 from stateroom.model import Item, Policy, message
+from stateroom.store import Store
 from tests.agent.thread_worker import Payer, PurseEnvironment
-from tests.cli.conftest import Refuses
+from tests.cli.conftest import STORE, Refuses, in_store
 
-STORE = "sqlite:///rooms.db"
 PURSE = f"{Path(__file__).parents[1] / 'agent' / 'thread_worker.py'}:PurseEnvironment"
 
 
@@ -21,39 +20,37 @@ PURSE = f"{Path(__file__).parents[1] / 'agent' / 'thread_worker.py'}:PurseEnviro
 def waiting(stateroom: Any) -> str:
     """A session whose agent has paid, and asks before it pays more."""
 
-    async def fill() -> str:
-        async with open_store(STORE) as store:
-            threads = Threads(Sessions(PurseEnvironment(), store))
-            thread = await threads.create("ann", instructions="Be careful.")
-            for said in ("pay 1", "pay_if_allowed 100"):
-                await threads.add(thread, said)
-                await threads.run(thread, Agent(Payer()))
-            return thread.id
+    async def fill(store: Store) -> str:
+        threads = Threads(Sessions(PurseEnvironment(), store))
+        thread = await threads.create("ann", instructions="Be careful.")
+        for said in ("pay 1", "pay_if_allowed 100"):
+            await threads.add(thread, said)
+            await threads.run(thread, Agent(Payer()))
+        return thread.id
 
-    return asyncio.run(fill())
+    return in_store(fill)
 
 
 @pytest.fixture
 def plain(stateroom: Any) -> str:
     """A thread without tools, whose agent was told something."""
 
-    async def fill() -> str:
-        async with Threads.open(STORE) as threads:
-            thread = await threads.create()
-            await threads.add(thread, "hello\nworld")
-            return thread.id
+    async def fill(store: Store) -> str:
+        threads = Threads(Sessions(ThreadEnvironment(), store))
+        thread = await threads.create()
+        await threads.add(thread, "hello\nworld")
+        return thread.id
 
-    return asyncio.run(fill())
+    return in_store(fill)
 
 
 def go_on(session: str) -> str:
     """Run a session's agent; gives how that ended."""
 
-    async def run() -> str:
-        async with open_store(STORE) as store:
-            return (await Threads(Sessions(PurseEnvironment(), store)).run(session, Agent(Payer()))).status
+    async def run(store: Store) -> str:
+        return (await Threads(Sessions(PurseEnvironment(), store)).run(session, Agent(Payer()))).status
 
-    return asyncio.run(run())
+    return in_store(run)
 
 
 def test_talk(stateroom: Any, waiting: str, plain: str) -> None:
@@ -111,16 +108,15 @@ def test_a_log_tells_of_compactions_and_cuts_what_is_long(stateroom: Any) -> Non
         def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
             return [message("yes")]
 
-    async def fill() -> str:
-        async with open_store(STORE) as store:
-            threads = Threads(Sessions(ThreadEnvironment(), store))
-            thread = await threads.create()
-            for _ in range(3):
-                await threads.add(thread, "x" * 300)
-                await threads.run(thread, Agent(Nods(), context=Context(250)))
-            return thread.id
+    async def fill(store: Store) -> str:
+        threads = Threads(Sessions(ThreadEnvironment(), store))
+        thread = await threads.create()
+        for _ in range(3):
+            await threads.add(thread, "x" * 300)
+            await threads.run(thread, Agent(Nods(), context=Context(250)))
+        return thread.id
 
-    told = stateroom("sessions", "log", asyncio.run(fill()), "--store", STORE).out.splitlines()
+    told = stateroom("sessions", "log", in_store(fill), "--store", STORE).out.splitlines()
     assert any(re.search(r"^ +\d+  compaction the model's view starts from \d items$", line) for line in told)
     assert f"   2  message    user: {'x' * 80}…" in told
 

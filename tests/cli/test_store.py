@@ -1,6 +1,5 @@
 """`stateroom store`: check, stats, sweep, prune, vacuum and copy, as a person or a script runs them."""
 
-import asyncio
 import re
 import sqlite3
 import time
@@ -9,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from stateroom import open_store
 from stateroom.cli import output
-from tests.cli.conftest import Refuses
+from stateroom.store import Store
+from tests.cli.conftest import STORE, Refuses, in_store
 from tests.session.stored_sessions import family, go_on, new, sessions_of
-
-STORE = "sqlite:///rooms.db"
 
 pytestmark = pytest.mark.usefixtures("snapshot_every_commit")
 
@@ -22,12 +19,7 @@ pytestmark = pytest.mark.usefixtures("snapshot_every_commit")
 @pytest.fixture
 def ids(stateroom: Any) -> list[str]:
     """A store with a parent, a live and a closed fork, and a fork of a fork."""
-
-    async def fill() -> list[str]:
-        async with open_store(STORE) as store:
-            return await family(store)
-
-    return asyncio.run(fill())
+    return in_store(family)
 
 
 def as_json(stateroom: Any, *arguments: Any, code: int = 0) -> Any:
@@ -68,12 +60,11 @@ def test_check(stateroom: Any, ids: list[str]) -> None:
 def test_a_damaged_session_is_listed_and_all_else_goes_on(stateroom: Any, kind: str) -> None:
     url = STORE if kind == "sqlite" else "file://./rooms"
 
-    async def fill() -> list[str]:
-        async with open_store(url) as store:
-            await new(store, 2)
-            return await family(store)
+    async def fill(store: Store) -> list[str]:
+        await new(store, 2)
+        return await family(store)
 
-    damaged = asyncio.run(fill())[0]
+    damaged = in_store(fill, url)[0]
     if kind == "sqlite":
         change("UPDATE sessions SET owner = CAST(x'ff' AS TEXT) WHERE id = :id", id=damaged)
     else:
@@ -157,12 +148,11 @@ def test_prune_what_is_old(stateroom: Any, ids: list[str]) -> None:
 
 
 def test_prune_shows_a_part_of_many(stateroom: Any) -> None:
-    async def fill() -> None:
-        async with open_store(STORE) as store:
-            for _ in range(23):
-                await (await new(store, 1)).close()
+    async def fill(store: Store) -> None:
+        for _ in range(23):
+            await (await new(store, 1)).close()
 
-    asyncio.run(fill())
+    in_store(fill)
     given = ("store", "prune", "--store", STORE, "--closed-older-than", "0s")
     shown = stateroom(*given, "--dry-run").out
     assert shown.count("all: it was closed") == 20
@@ -203,12 +193,11 @@ def test_copy(stateroom: Any, ids: list[str]) -> None:
 
 
 def test_copy_a_part(stateroom: Any, ids: list[str]) -> None:
-    async def add_another() -> None:
-        async with open_store(STORE) as store:
-            session = await new(store, 2)
-            await session.call("meet")
+    async def add_another(store: Store) -> None:
+        session = await new(store, 2)
+        await session.call("meet")
 
-    asyncio.run(add_another())
+    in_store(add_another)
     given = ("copy", "--store", STORE, "--to")
     assert as_json(stateroom, *given, "sqlite:///one.db", "--session", ids[3])["sessions"] == 3
     assert as_json(stateroom, *given, "sqlite:///two.db", "--session", ids[2], "--session", ids[3])["sessions"] == 4
@@ -219,11 +208,10 @@ def test_copy_a_part(stateroom: Any, ids: list[str]) -> None:
 def test_what_cannot_be_copied_is_said(stateroom: Any, ids: list[str]) -> None:
     stateroom("store", "copy", "--store", STORE, "--to", "sqlite:///copy.db")
 
-    async def go_on_in_the_copy() -> None:
-        async with open_store("sqlite:///copy.db") as store:
-            await go_on(await sessions_of(store).open(ids[3]), 1)
+    async def go_on_in_the_copy(store: Store) -> None:
+        await go_on(await sessions_of(store).open(ids[3]), 1)
 
-    asyncio.run(go_on_in_the_copy())
+    in_store(go_on_in_the_copy, "sqlite:///copy.db")
     done = stateroom("store", "copy", "--store", STORE, "--to", "sqlite:///copy.db")
     assert (done.code, done.err) == (1, "")
     assert re.search(rf"^{ids[3]} +there is another session '{ids[3]}'", done.out, re.MULTILINE)

@@ -120,8 +120,9 @@ class Shortcut(REFERENCE):  # type: ignore[misc, valid-type]
         if item.get("role") == "system" and self.rules is not None:
             return {**item, "content": self.rules}
         shown = json.loads(item["output"]) if item.get("type") == "function_call_output" else None
-        is_document = isinstance(shown, dict) and "kind" in shown
-        return {**item, "output": json.dumps(shown | self.see(shown))} if is_document else item
+        if not isinstance(shown, dict) or "kind" not in shown:
+            return item
+        return {**item, "output": json.dumps(shown | self.see(shown))}
 
 
 @pytest.mark.parametrize(
