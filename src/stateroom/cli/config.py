@@ -70,14 +70,14 @@ def import_(
 
     Example: stateroom config import counter.yaml --output stateroom.yaml
     """
-    found = import_gym(files)
-    text = yaml.safe_dump(found.config, sort_keys=False, allow_unicode=True, width=1000)
+    imported = import_gym(files)
+    text = yaml.safe_dump(imported.config, sort_keys=False, allow_unicode=True, width=1000)
     if output is None:
         typer.echo(text, nl=False)
     else:
         ensure_new(output)
         replace_lines(output, [text.encode()])
-    for problem in found.notes:
+    for problem in imported.notes:
         note(f"to do: {problem}")
 
 
