@@ -65,9 +65,13 @@ class Kind(ABC):
     """A kind of task. Its script uses only the prompt and the results of tools."""
 
     name: ClassVar[str]
+    """Its name in task rows: that of the class, in small letters with underscores."""
     difficulty: ClassVar[int]
     wordings: ClassVar[tuple[str, ...]]
     """Templates of the prompt, with the names of its values in braces."""
+
+    def __init_subclass__(cls) -> None:
+        cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     @abstractmethod
     def draw(self, world: Office, rng: Random) -> Drawn:
