@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from stateroom.cli.command import OptionSources
-from stateroom.cli.configuration import Configuration, run_options
+from stateroom.cli.config import Configuration, run_options
 from stateroom.environment import registered
 from stateroom.rollout import Price, RunOptions
 from tests.cli.conftest import Command, Refuses
