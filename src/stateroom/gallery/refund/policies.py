@@ -59,15 +59,15 @@ class NoisyPolicy(Noisy):
         call = items[0]
         if call.get("name") not in ("refund", "decline"):
             return items
-        given = json.loads(call["arguments"])
-        amount = round(given.get("amount", 11.0) - 1.0, 2)
-        return [function_call("refund", call["call_id"], order_id=given["order_id"], amount=amount)]
+        arguments = json.loads(call["arguments"])
+        amount = round(arguments.get("amount", 11.0) - 1.0, 2)
+        return [function_call("refund", call["call_id"], order_id=arguments["order_id"], amount=amount)]
 
 
 def _email(conversation: list[Item]) -> str | None:
-    said = " ".join(text_of(item) for item in conversation if item.get("role") == "user")
-    found = re.search(r"\S+@[\w.-]*\w", said)
-    return found[0] if found else None
+    messages = " ".join(text_of(item) for item in conversation if item.get("role") == "user")
+    email = re.search(r"\S+@[\w.-]*\w", messages)
+    return email[0] if email else None
 
 
 def _order_id(orders: list[dict[str, str]], item: str) -> str:

@@ -84,7 +84,7 @@ class Kind(ABC):
     def read(self, prompt: str) -> Asked | None:
         """The values in a prompt of this kind; None for a prompt of another kind."""
         return next(
-            (found.groupdict() for words in self.wordings if (found := _pattern(words).fullmatch(prompt))), None
+            (match.groupdict() for words in self.wordings if (match := _pattern(words).fullmatch(prompt))), None
         )
 
 
