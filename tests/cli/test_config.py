@@ -10,7 +10,6 @@ import yaml
 
 from stateroom.cli.command import OptionSources
 from stateroom.cli.config import Configuration, run_options
-from stateroom.environment import registered
 from stateroom.rollout import Price, RunOptions
 from tests.cli.conftest import Command, Refuses
 from tests.rows import rows
@@ -29,18 +28,6 @@ def values(stateroom: Command, *words: str) -> dict[str, tuple[Any, str]]:
 
 
 # Runs.
-
-
-def test_every_environment_of_the_gallery_runs_from_one_file(stateroom: Command) -> None:
-    names = [*registered()]
-    write(runs={"all": {"environments": names, "limit": 2, "output": "out"}})
-    told = stateroom("run", "--config", FILE, "--json").json
-    assert {name: each["metrics"]["mean/reward"] for name, each in told["environments"].items()} == dict.fromkeys(
-        names, 1
-    )
-    assert (told["episodes"], told["failed"]) == (2 * len(names), 0)
-    for name in names:
-        assert {row["agent_ref"]["name"] for row in rows(f"out/{name}.jsonl")} == {f"{name}_agent"}
 
 
 def test_a_run_has_metrics_by_environment_and_overall(stateroom: Command) -> None:
