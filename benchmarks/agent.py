@@ -13,7 +13,7 @@ import aiohttp
 
 from benchmarks.http import serving_bare
 from benchmarks.process import RESIDENT, python
-from benchmarks.timing import Figure, Timed, interleaved, slowdown, speedup
+from benchmarks.timing import Figure, Timed, elapsed, interleaved, slowdown, speedup
 from stateroom import Sessions, open_store
 from stateroom.agent import Agent, Context, run as work
 from stateroom.errors import ModelUnavailable
@@ -101,8 +101,7 @@ async def overhead() -> list[Figure]:
         async with aiohttp.ClientSession(connector=connector) as client:
 
             async def ours() -> float:
-                files = RunFiles(Path(folder) / f"{next(numbers)}.jsonl")
-                return await _episodes(files)
+                return await _episodes(RunFiles(Path(folder) / f"{next(numbers)}.jsonl"))
 
             async def hops() -> float:
                 return await _echoes(client, f"http://127.0.0.1:{echo.port}/")
@@ -140,9 +139,7 @@ async def _echoes(client: aiohttp.ClientSession, url: str) -> float:
                 async with client.post(url, json={"count": 1}) as reply:
                     await reply.json()
 
-    start = time.perf_counter()
-    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
-    return (time.perf_counter() - start) / EPISODES
+    return await elapsed(asyncio.gather(*(some() for _ in range(AT_ONCE)))) / EPISODES
 
 
 WAITING = """
