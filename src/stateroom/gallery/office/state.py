@@ -37,6 +37,7 @@ class Contact(Record):
     """A person of the house or of another company."""
 
     found_by = "search_contacts"
+
     name: str
     email: str
     company: str
@@ -53,6 +54,7 @@ class Mail(Record):
     """A received mail."""
 
     found_by = "search_mail"
+
     sender: str
     to: tuple[str, ...]
     subject: str
@@ -76,6 +78,7 @@ class Event(Record):
     """A meeting."""
 
     found_by = "list_events"
+
     title: str
     organizer: str
     attendees: tuple[str, ...]
@@ -87,6 +90,7 @@ class Event(Record):
 
 class Project(Record):
     found_by = "list_projects"
+
     name: str
     client: str
     lead: str
@@ -97,6 +101,7 @@ class Ticket(Record):
     """A ticket of a project."""
 
     found_by = "search_tickets"
+
     project: str
     title: str
     description: str
@@ -112,6 +117,7 @@ class Expense(Record):
     """Money that an employee spent and wants back."""
 
     found_by = "list_expenses"
+
     employee: str
     vendor: str
     category: Category
@@ -130,6 +136,7 @@ class Payment(Record):
 
 class File(Record):
     found_by = "search_files"
+
     name: str
     folder: str
     owner: str
