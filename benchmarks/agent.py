@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 import aiohttp
 
 from benchmarks.http import serving_bare
-from benchmarks.process import python
-from benchmarks.timing import Figure, interleaved, micro
+from benchmarks.process import RESIDENT, python
+from benchmarks.timing import Figure, Timed, elapsed, interleaved, slowdown, speedup
 from stateroom import Sessions, open_store
 from stateroom.agent import Agent, Context, run as work
 from stateroom.errors import ModelUnavailable
@@ -68,11 +67,11 @@ async def conversation() -> list[Figure]:
                     long, short = [await _steps_after(sessions, items, context) for items in (LONG, SHORT)]
                     many, few = await interleaved(long, short)
                 what = f"a step after {LONG:,} items of conversation against after {SHORT}: {name}{bounds}"
-                figures.append(Figure(what, many / few, 1.5, "at most", f"{micro(many)} / {micro(few)}"))
+                figures.append(slowdown(what, many, few, 1.5))
     return figures
 
 
-async def _steps_after(sessions: Sessions[Any], items: int, context: Context) -> Callable[[], Awaitable[float]]:
+async def _steps_after(sessions: Sessions[Any], items: int, context: Context) -> Timed:
     """Gives the seconds of a step in forks of a session whose conversation has so many items."""
     session = await sessions.seed(TASK)
     await _work_until(session, context, items // 2)
@@ -102,16 +101,14 @@ async def overhead() -> list[Figure]:
         async with aiohttp.ClientSession(connector=connector) as client:
 
             async def ours() -> float:
-                files = RunFiles(Path(folder) / f"{next(numbers)}.jsonl")
-                return await _episodes(files)
+                return await _episodes(RunFiles(Path(folder) / f"{next(numbers)}.jsonl"))
 
             async def hops() -> float:
                 return await _echoes(client, f"http://127.0.0.1:{echo.port}/")
 
             episode, requests = await interleaved(ours, hops, rounds=7)
-    detail = f"{1 / episode:,.0f}/s / {1 / requests:,.0f}/s"
     what = f"episodes/s of {CALLS} calls against {HOPS} HTTP echoes each, {AT_ONCE} at once"
-    return [Figure(what, requests / episode, 2, "at least", detail)]
+    return [speedup(what, episode, requests, 2)]
 
 
 async def _episodes(files: RunFiles) -> float:
@@ -142,13 +139,11 @@ async def _echoes(client: aiohttp.ClientSession, url: str) -> float:
                 async with client.post(url, json={"count": 1}) as reply:
                     await reply.json()
 
-    start = time.perf_counter()
-    await asyncio.gather(*(some() for _ in range(AT_ONCE)))
-    return (time.perf_counter() - start) / EPISODES
+    return await elapsed(asyncio.gather(*(some() for _ in range(AT_ONCE)))) / EPISODES
 
 
 WAITING = """
-import asyncio, ctypes, gc, os, threading
+import asyncio, os, threading
 from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.agent import Agent, run
 from stateroom.model import Answer, Model, function_call
@@ -170,14 +165,6 @@ class TillEnvironment(Environment[Till]):
 class Pays(Model):
     async def answer(self, request):
         return Answer([function_call("pay", "call_0", amount=5)])
-
-libc = ctypes.CDLL(None)
-
-def resident():
-    gc.collect()
-    libc.malloc_trim(0)  # pages that the C library only keeps for later are not in use
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
 
 def held():
     return len(asyncio.all_tasks()) + threading.active_count() + len(os.listdir("/proc/self/fd"))
@@ -212,7 +199,7 @@ async def waiting() -> list[Figure]:
             ("at hand on memory", "memory://", 8.0),
             ("forgotten on SQLite", f"sqlite:///{folder}/sessions.db", 1.0),
         ):
-            code = WAITING.replace("URL", url).replace("NUMBER", str(WAITERS))
+            code = RESIDENT + WAITING.replace("URL", url).replace("NUMBER", str(WAITERS))
             size, held = map(float, python(code).split())
             detail = f"{size:,.0f} B each, of {WAITERS:,}"
             figures.append(Figure(f"kB of memory for a waiting session, {name}", size / 1000, bar, "at most", detail))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from pydantic import BaseModel
 
-from benchmarks.timing import Figure, interleaved, micro, repeated
-from stateroom import Sessions, open_store
+from benchmarks.environments import seed_counter
+from benchmarks.timing import Figure, interleaved, repeated, slowdown
+from stateroom import open_store
 from stateroom.gallery import Counter, CounterEnvironment
 
 
@@ -26,15 +26,11 @@ async def calls() -> list[Figure]:
         return json.dumps(environment.increment_counter(counter, arguments.count))
 
     async with open_store("memory://") as store:
-        session = await Sessions[Any](environment, store).seed({"initial_count": 0, "expected_count": 0})
+        session = await seed_counter(store)
 
         async def call() -> None:
             await session.call("increment_counter", {"count": 1})
 
         await repeated(call, 50)
         bare, ours = await interleaved(lambda: repeated(by_hand, 2000), lambda: repeated(call, 2000))
-    return [
-        Figure(
-            "a call in process against the same by hand", ours / bare, 5, "at most", f"{micro(ours)} / {micro(bare)}"
-        )
-    ]
+    return [slowdown("a call in process against the same by hand", ours, bare, 5)]

@@ -12,8 +12,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.timing import Figure, interleaved, micro
-from stateroom import Environment, Sessions, State, open_store, tool
+from benchmarks.environments import COUNTER_TASK, DialogueEnvironment, increment
+from benchmarks.timing import Figure, elapsed, interleaved, slowdown, speedup
+from stateroom import Sessions, open_store
 from stateroom.gallery import CounterEnvironment
 from stateroom.store import Entry, Store
 
@@ -29,23 +30,6 @@ CREATE TABLE entries (
 """
 
 
-class Notebook(State):
-    notes: list[str] = []
-
-
-class NotebookEnvironment(Environment[Notebook]):
-    """A list that grows."""
-
-    @tool
-    def add_note(self, state: Notebook, text: str) -> dict[str, int]:
-        """Append a note."""
-        state.notes.append(text)
-        return {"notes": len(state.notes)}
-
-    def verify(self, state: Notebook) -> float:
-        return 0.0
-
-
 async def growth() -> list[Figure]:
     """A session of 1,000 calls that append 1 kB each."""
     rng = random.Random(1)
@@ -53,7 +37,7 @@ async def growth() -> list[Figure]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "growth.db"
         async with open_store(f"sqlite:///{path}") as store:
-            sessions = Sessions[Any](NotebookEnvironment(), store)
+            sessions = Sessions[Any](DialogueEnvironment(), store)
             await _append(sessions, texts[:50])  # past the tool's first runs on a thread
             await sessions.store.sweep(time.time() + 2 * sessions.runtime.limits.ttl)
             seconds = await _append(sessions, texts)
@@ -67,7 +51,7 @@ async def growth() -> list[Figure]:
             "at most",
             f"{size:,} B",
         ),
-        Figure("calls 900-1,000 against calls 1-100", late / early, 1.5, "at most", f"{micro(late)} / {micro(early)}"),
+        slowdown("calls 900-1,000 against calls 1-100", late, early, 1.5),
     ]
 
 
@@ -76,7 +60,7 @@ async def _append(sessions: Sessions[Any], texts: list[str]) -> list[float]:
     seconds = []
     for text in texts:
         start = time.perf_counter()
-        await session.call("add_note", {"text": text})
+        await session.call("say", {"text": text})
         seconds.append(time.perf_counter() - start)
     return seconds
 
@@ -90,7 +74,7 @@ async def commits() -> list[Figure]:
         bare.executescript(BARE)
         async with open_store(f"sqlite:///{folder}/ours.db") as store:
             sessions = Sessions[Any](CounterEnvironment(), store)
-            handles = [await sessions.seed({"initial_count": 0, "expected_count": 0}) for _ in range(SESSIONS)]
+            handles = [await sessions.seed(COUNTER_TASK) for _ in range(SESSIONS)]
             bare.executemany("INSERT INTO heads VALUES (?, 0)", [(handle.id,) for handle in handles])
             entry = await _entry_of_a_call(handles[0], store)
             written = 0
@@ -108,25 +92,15 @@ async def commits() -> list[Figure]:
                     bare.execute("COMMIT")
                 return (time.perf_counter() - start) / (STEPS * SESSIONS)
 
-            async def steps(handle: Any) -> None:
-                for _ in range(STEPS):
-                    await handle.call("increment_counter", {"count": 1})
-
             async def ours() -> float:
-                start = time.perf_counter()
-                await asyncio.gather(*map(steps, handles))
-                return (time.perf_counter() - start) / (STEPS * SESSIONS)
+                steps = asyncio.gather(*(increment(handle, STEPS) for handle in handles))
+                return await elapsed(steps) / (STEPS * SESSIONS)
 
             bare_seconds, our_seconds = await interleaved(loop, ours, rounds=21)
         bare.close()
-    detail = f"{1 / our_seconds:,.0f}/s / {1 / bare_seconds:,.0f}/s"
-    return [
-        Figure(
-            "durable commits/s, 64 sessions, against a bare loop", bare_seconds / our_seconds, 0.55, "at least", detail
-        )
-    ]
+    return [speedup("durable commits/s, 64 sessions, against a bare loop", our_seconds, bare_seconds, 0.55)]
 
 
 async def _entry_of_a_call(session: Any, store: Store) -> Entry:
-    await session.call("increment_counter", {"count": 1})
+    await increment(session)
     return (await store.entries(session.id, after=1))[0]

@@ -10,8 +10,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks.timing import Figure, interleaved
-from benchmarks.work import TASK, WorkEnvironment
+from benchmarks.environments import WORK_TASK, WorkEnvironment
+from benchmarks.timing import Figure, interleaved, speedup
 from stateroom.rollout import plan_run, run
 from tests.servers.redis import RedisServer
 
@@ -43,7 +43,7 @@ async def engines() -> list[Figure]:
         for name, (one, two) in rates.items():
             what = f"episodes that keep a core busy, {name}: two processes against one"
             bar = 0.8 if name == "SQLite on a disk" else 1.7  # its one log reaches the disk once at a time
-            figures.append(Figure(what, one / two, bar, "at least", f"{1 / two:,.0f}/s / {1 / one:,.0f}/s"))
+            figures.append(speedup(what, two, one, bar))
         figures.append(await _memory())
     return figures
 
@@ -81,9 +81,8 @@ async def on_ray() -> list[Figure]:
     finally:
         ray.shutdown()
     overhead = 2 * (ours - processes) * 1000
-    told = f"{1 / ours:,.0f}/s / {1 / processes:,.0f}/s"
     return [
-        Figure("counter episodes on Ray against processes, two workers each", processes / ours, 0.8, "at least", told),
+        speedup("counter episodes on Ray against processes, two workers each", ours, processes, 0.8),
         Figure("what Ray adds to an episode, against 5 ms", overhead / 5, 1, "at most", f"{overhead:.2f} ms"),
     ]
 
@@ -92,7 +91,7 @@ async def _seconds(
     folder: Path, engine: str, store: str | None, repeats: int, environment: Any = WorkEnvironment
 ) -> float:
     """Seconds per episode, while all workers are busy."""
-    given: dict[str, Any] = {} if environment == "counter" else {"input": [TASK], "model": "gold"}
+    given: dict[str, Any] = {} if environment == "counter" else {"input": [WORK_TASK], "model": "gold"}
     plan = plan_run(
         environment,
         **given,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import random
 import string
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -17,80 +14,21 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
+from benchmarks.environments import ArchiveEnvironment, DialogueEnvironment, increment, seed_counter
 from benchmarks.peers import saving
-from benchmarks.timing import Figure, interleaved, micro, repeated
-from stateroom import Environment, Session, Sessions, State, open_store, tool
+from benchmarks.stores import fresh_stores
+from benchmarks.timing import Figure, elapsed, interleaved, repeated, slowdown
+from stateroom import Session, Sessions
 from stateroom.adapters.langgraph import StateroomSaver
 from stateroom.gallery import CounterEnvironment
 from stateroom.session import History
 from stateroom.store import Store
 from tests.servers.postgresql import PostgreSQLServer
-from tests.servers.redis import RedisServer
-from tests.servers.s3 import CREDENTIALS, S3Server
 
 STEPS, MESSAGE = 1000, 500
 RECORDS = 10_000
 FORKS, WRITTEN = 40, 400
 ENTRIES = 10_000
-
-
-class Dialogue(State):
-    messages: list[str] = []
-
-
-class DialogueEnvironment(Environment[Dialogue]):
-    """A conversation."""
-
-    @tool
-    def say(self, state: Dialogue, text: str) -> int:
-        """Add a message."""
-        state.messages.append(text)
-        return len(state.messages)
-
-    def verify(self) -> float:
-        return 0.0
-
-
-class Record(State):
-    text: str
-    number: int = 0
-
-
-class Archive(State):
-    records: list[Record] = []
-
-
-class ArchiveEnvironment(Environment[Archive]):
-    """Some 10 MB of records."""
-
-    def seed(self, task: Any) -> Archive:
-        return Archive(records=[Record(text=f"{number:08d}" * 125) for number in range(task.records)])
-
-    @tool
-    def renumber(self, state: Archive, index: int) -> int:
-        """Change one of them."""
-        state.records[index].number += 1
-        return state.records[index].number
-
-    def verify(self) -> float:
-        return 0.0
-
-
-@asynccontextmanager
-async def fresh_stores() -> AsyncIterator[dict[str, Store]]:
-    """A fresh store of each kind, by name."""
-    with ExitStack() as servers:
-        folder = servers.enter_context(tempfile.TemporaryDirectory())
-        urls = {
-            "SQLite": f"sqlite:///{folder}/rooms.db",
-            "Redis": servers.enter_context(RedisServer()).url,
-            "PostgreSQL": servers.enter_context(PostgreSQLServer()).url,
-            "files": f"file://{folder}/rooms",
-            "S3": servers.enter_context(S3Server()).url,
-        }
-        os.environ.update(CREDENTIALS)
-        async with AsyncExitStack() as stack:
-            yield {name: await stack.enter_async_context(open_store(url)) for name, url in urls.items()}
 
 
 async def conversation() -> list[Figure]:
@@ -197,17 +135,14 @@ async def _forks(name: str, store: Store) -> list[Figure]:
     await large.fork(n=WRITTEN)
     written = (await _total(store) - before) / WRITTEN
     bare, ours = await interleaved(lambda: _fork(empty), lambda: _fork(large), 9)
-    detail = f"{micro(ours)} / {micro(bare)}"
     return [
-        Figure(f"a fork of 10 MB against one of nothing, {name}", ours / bare, 2, "at most", detail),
+        slowdown(f"a fork of 10 MB against one of nothing, {name}", ours, bare, 2),
         Figure(f"kB written for it, {name}", written / 1000, 2, "at most", f"{written:,.0f} B"),
     ]
 
 
 async def _fork(session: Session[Any]) -> float:
-    start = time.perf_counter()
-    await session.fork(n=FORKS)
-    return (time.perf_counter() - start) / FORKS
+    return await elapsed(session.fork(n=FORKS)) / FORKS
 
 
 async def cold() -> list[Figure]:
@@ -218,9 +153,8 @@ async def cold() -> list[Figure]:
 
 
 async def _cold(name: str, store: Store) -> Figure:
-    session = await Sessions[Any](CounterEnvironment(), store).seed({"initial_count": 0, "expected_count": 0})
-    for _ in range(ENTRIES):
-        await session.call("increment_counter", {"count": 1})
+    session = await seed_counter(store)
+    await increment(session, ENTRIES)
     snapshot = (await store.load(session.id)).snapshot
     assert snapshot is not None
     revision = snapshot.revision
@@ -234,10 +168,8 @@ async def _cold(name: str, store: Store) -> Figure:
         return seconds
 
     async def read() -> float:
-        start = time.perf_counter()
-        await History(store).document(session.id, revision)
-        return time.perf_counter() - start
+        return await elapsed(History(store).document(session.id, revision))
 
     bare, ours = await interleaved(read, opened, 101)
     what = f"opening 10,000 entries against reading the last snapshot, {name}"
-    return Figure(what, ours / bare, 3, "at most", f"{micro(ours)} / {micro(bare)}")
+    return slowdown(what, ours, bare, 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from copy import deepcopy
 from itertools import count, cycle
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks.timing import Figure, interleaved, micro, repeated
+from benchmarks.environments import increment, seed_counter
+from benchmarks.timing import Figure, elapsed, interleaved, micro, repeated, slowdown
 from stateroom import Environment, Sessions, open_store
-from stateroom.gallery import CounterEnvironment, OfficeEnvironment
+from stateroom.gallery import OfficeEnvironment
 from stateroom.gallery.office.state import Office
 from stateroom.gallery.office.world import base_world, make_world
 from stateroom.rollout import RunFiles, example_file, plan_run, read_tasks, rescore_rollouts, run
@@ -55,7 +56,7 @@ async def bars() -> list[Figure]:
     """A write against the counter's, the start of a group against eight seeds, and one seed by the clock."""
     async with open_store("memory://") as store:
         session = await Sessions(OfficeEnvironment(), store).seed(TASK)
-        counter = await Sessions(CounterEnvironment(), store).seed({"initial_count": 0, "expected_count": 0})
+        counter = await seed_counter(store)
         writing = [await _write(name, session, counter) for name in WRITES]
     with tempfile.TemporaryDirectory() as folder:
         starting = [await _group(url) for url in ("memory://", f"sqlite:///{Path(folder) / 'rooms.db'}")]
@@ -66,12 +67,11 @@ async def _write(name: str, session: Session[Any], counter: Session[Any]) -> Fig
     async def write() -> float:
         return await repeated(lambda: _done(session, name), 300)
 
-    async def increment() -> float:
-        return await repeated(lambda: counter.call("increment_counter", {"count": 1}), 300)
+    async def count_up() -> float:
+        return await repeated(lambda: increment(counter), 300)
 
-    ours, theirs = await interleaved(write, increment)
-    what = f"office: {name} against a call of the counter"
-    return Figure(what, ours / theirs, 3, "at most", f"{micro(ours)} / {micro(theirs)}")
+    ours, theirs = await interleaved(write, count_up)
+    return slowdown(f"office: {name} against a call of the counter", ours, theirs, 3)
 
 
 async def _done(session: Session[Any], name: str) -> None:
@@ -88,7 +88,7 @@ async def _group(url: str) -> list[Figure]:
         making = Sessions(OwnOffice(lambda: make_world(Random("office"))), store)
 
         async def group() -> float:
-            return await _timed(_start_group(sessions))
+            return await elapsed(_start_group(sessions))
 
         async def with_copies() -> float:
             return await repeated(lambda: copying.seed({}), GROUP) * GROUP
@@ -121,12 +121,6 @@ async def _start_group(sessions: Sessions[Any]) -> None:
     """One seed, and eight forks of it."""
     session = await sessions.seed(TASK)
     await session.fork(n=GROUP)
-
-
-async def _timed(work: Awaitable[object]) -> float:
-    start = time.perf_counter()
-    await work
-    return time.perf_counter() - start
 
 
 async def shown() -> Table:
@@ -171,8 +165,8 @@ async def _rejudged() -> tuple[float, float]:
     tasks = read_tasks(examples, OfficeEnvironment())[:200]
     with tempfile.TemporaryDirectory() as folder:
         plan = plan_run(OfficeEnvironment, model="reference", input=tasks, output=Path(folder) / "run.jsonl")
-        running = await _timed(run(plan))
+        running = await elapsed(run(plan))
         async with open_store(plan.store) as store:
             again = RunFiles(Path(folder) / "again.jsonl")
-            judging = await _timed(rescore_rollouts(OfficeEnvironment(), plan.files.rollouts, again, store))
+            judging = await elapsed(rescore_rollouts(OfficeEnvironment(), plan.files.rollouts, again, store))
     return judging, running

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from statistics import median
 from typing import Any, NamedTuple
@@ -12,7 +11,8 @@ from urllib.parse import quote
 
 from rich.table import Table
 
-from benchmarks.history import fresh_stores
+from benchmarks.stores import fresh_stores
+from benchmarks.timing import elapsed
 from stateroom import Environment, Event, Session, Sessions, State, applies, open_store, tool
 from stateroom.store import Store
 from tests.servers.postgresql import PostgreSQLServer
@@ -93,30 +93,21 @@ async def measure(environment: Environment[Any, Any], store: Store) -> Costs:
     many = [await sessions.seed({}) for _ in range(SESSIONS)]
     for session in many:
         await _deposit(session)
-    lone = median([await _seconds(lambda: _deposit(many[0])) for _ in range(LONE)])
-    took = await _seconds(lambda: asyncio.gather(*(_deposit(session, CALLS) for session in many)))
+    lone = median([await elapsed(_deposit(many[0])) for _ in range(LONE)])
+    took = await elapsed(asyncio.gather(*(_deposit(session, CALLS) for session in many)))
     if environment.state_type is None:
         return Costs(lone, SESSIONS * CALLS / took, 0, 0)
     before = await store.size(many[1].id)
     await _deposit(many[1], 100)
     grown = (await store.size(many[1].id)).bytes - before.bytes
 
-    async def opened() -> None:
-        await Sessions[Any](environment, store).open(many[2].id)
-
-    cold = median([await _seconds(opened) for _ in range(OPENED)])
+    cold = median([await elapsed(Sessions[Any](environment, store).open(many[2].id)) for _ in range(OPENED)])
     return Costs(lone, SESSIONS * CALLS / took, grown / 100, cold)
 
 
 async def _deposit(session: Session[Any], times: int = 1) -> None:
     for _ in range(times):
         assert (await session.call("deposit", {"amount": 1})).ok
-
-
-async def _seconds(action: Callable[[], Awaitable[object]]) -> float:
-    start = time.perf_counter()
-    await action()
-    return time.perf_counter() - start
 
 
 @asynccontextmanager

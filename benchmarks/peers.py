@@ -18,10 +18,10 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from benchmarks.timing import Figure, interleaved, repeated
-from stateroom import Sessions, open_store
+from benchmarks.environments import increment, seed_counter
+from benchmarks.timing import Figure, interleaved, repeated, speedup
+from stateroom import open_store
 from stateroom.adapters.langgraph import StateroomSaver
-from stateroom.gallery import CounterEnvironment
 from tests.servers.postgresql import PostgreSQLServer
 from tests.servers.redis import RedisServer
 
@@ -62,9 +62,8 @@ async def steps() -> list[Figure]:
 
 
 async def _ours(stack: AsyncExitStack, url: str) -> Step:
-    store = await stack.enter_async_context(open_store(url))
-    session = await Sessions[Any](CounterEnvironment(), store).seed({"initial_count": 0, "expected_count": 0})
-    return lambda: session.call("increment_counter", {"count": 1})
+    session = await seed_counter(await stack.enter_async_context(open_store(url)))
+    return lambda: increment(session)
 
 
 def saving(saver: Any, texts: Iterable[str] = ()) -> Step:
@@ -96,5 +95,4 @@ def _adding(session: Any) -> Step:
 async def _ahead(where: str, ours: Step, name: str, theirs: Step, bar: tuple[str, float] = LONE) -> Figure:
     what, least = bar
     their_seconds, our_seconds = await interleaved(lambda: repeated(theirs, STEPS), lambda: repeated(ours, STEPS), 7)
-    detail = f"{1 / our_seconds:,.0f}/s / {1 / their_seconds:,.0f}/s"
-    return Figure(f"{what} on {where} against {name}", their_seconds / our_seconds, least, "at least", detail)
+    return speedup(f"{what} on {where} against {name}", our_seconds, their_seconds, least)

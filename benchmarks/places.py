@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -15,13 +14,14 @@ from urllib.parse import quote
 
 from rich.table import Table
 
-from benchmarks.history import ArchiveEnvironment
-from stateroom import Session, Sessions, open_store
+from benchmarks.environments import COUNTER_TASK, ArchiveEnvironment, increment
+from benchmarks.stores import open_stores
+from stateroom import Session, Sessions
 from stateroom.gallery import CounterEnvironment
 from stateroom.store import Size, Store
 from tests.servers.postgresql import PostgreSQLServer
 from tests.servers.redis import RedisServer
-from tests.servers.s3 import CREDENTIALS, S3Server
+from tests.servers.s3 import S3Server
 
 SESSIONS, RECORDS = 64, 1000
 ROUNDS, TURN = 5, 0.25
@@ -47,17 +47,16 @@ class Place:
     async def begin(cls, store: Store) -> Place:
         """Make all sessions, and let each make a call."""
         counters = Sessions[Any](CounterEnvironment(), store)
-        task = {"initial_count": 0, "expected_count": 0}
-        begun = [await counters.seed(task) for _ in range(SESSIONS)]
+        begun = [await counters.seed(COUNTER_TASK) for _ in range(SESSIONS)]
         large = await Sessions[Any](ArchiveEnvironment(), store).seed({"records": RECORDS})
-        await asyncio.gather(*(_increment(session) for session in begun))
+        await asyncio.gather(*(increment(session) for session in begun))
         return cls(store, begun, large.id, await store.maintenance.sizes())
 
     async def take_turn(self) -> None:
         """One session alone, all of them at once, and the large one in a worker that does not know it."""
         end = time.perf_counter() + TURN
         while (start := time.perf_counter()) < end:
-            await _increment(self.sessions[0])
+            await increment(self.sessions[0])
             self.lone.append(time.perf_counter() - start)
             self.calls += 1
         start = time.perf_counter()
@@ -91,15 +90,11 @@ async def places() -> Table:
     return table
 
 
-async def _increment(session: Session[Any]) -> None:
-    assert (await session.call("increment_counter", {"count": 1})).ok
-
-
 async def _increments(session: Session[Any], end: float) -> int:
     """Call until a time, and tell how often."""
     done = 0
     while time.perf_counter() < end:
-        await _increment(session)
+        await increment(session)
         done += 1
     return done
 
@@ -129,6 +124,5 @@ async def _stores() -> AsyncIterator[dict[str, Store]]:
             "S3 (moto)": servers.enter_context(S3Server()).url,
             "tiered: that Redis over PostgreSQL": f"tiered://?warm={quote(warm)}&cold={quote(cold)}",
         }
-        os.environ.update(CREDENTIALS)
-        async with AsyncExitStack() as stack:
-            yield {name: await stack.enter_async_context(open_store(url)) for name, url in urls.items()}
+        async with open_stores(urls) as stores:
+            yield stores

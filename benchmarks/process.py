@@ -12,10 +12,8 @@ IMPORT = "import time; start = time.perf_counter(); {}; print(time.perf_counter(
 AUTHOR = "from stateroom import Environment, State, tool"
 RUNNER = "from stateroom import Environment, Sessions, State, open_store, tool"
 
-MEMORY = """
-import asyncio, ctypes, gc
-from stateroom import SessionLimits, Sessions, open_store
-from stateroom.gallery import CounterEnvironment
+RESIDENT = """
+import ctypes, gc
 
 libc = ctypes.CDLL(None)
 
@@ -24,6 +22,13 @@ def resident():
     libc.malloc_trim(0)  # pages that the C library only keeps for later are not in use
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096
+"""
+"""A function for a program: the bytes of memory that its process uses."""
+
+MEMORY = """
+import asyncio
+from stateroom import SessionLimits, Sessions, open_store
+from stateroom.gallery import CounterEnvironment
 
 async def wave(sessions, number):
     for _ in range(number):
@@ -72,7 +77,9 @@ def _seconds(statement: str) -> float:
 
 async def memory() -> list[Figure]:
     """Memory before and after 100,000 sessions were seeded, expired and swept."""
-    before, full, after = sorted((tuple(map(int, python(MEMORY).split())) for _ in range(3)), key=lambda run: run[2])[1]
+    before, full, after = sorted(
+        (tuple(map(int, python(RESIDENT + MEMORY).split())) for _ in range(3)), key=lambda run: run[2]
+    )[1]
     detail = f"{after >> 20} MB after, {full >> 20} MB with all, {before >> 20} MB before"
     return [Figure("memory after 100,000 expired sessions against before", after / before, 1.1, "at most", detail)]
 

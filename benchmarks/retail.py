@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from benchmarks.timing import Figure, interleaved, micro, repeated
+from benchmarks.timing import Figure, elapsed, interleaved, repeated, slowdown
 from stateroom import Environment, Episode, Sessions, State, Task, ToolError, open_store, tool
 from stateroom.rollout import (
     BestOf,
@@ -205,12 +205,6 @@ async def retail() -> list[Figure]:
         ]
 
 
-async def _timed(work: Awaitable[object]) -> float:
-    start = time.perf_counter()
-    await work
-    return time.perf_counter() - start
-
-
 async def _replaying(folder: Path) -> Figure:
     numbers, environment, tasks = count(), ShopEnvironment(), make_tasks(LARGE, TASKS)
     newest = RunFiles(folder)
@@ -219,7 +213,7 @@ async def _replaying(folder: Path) -> Figure:
         nonlocal newest
         plan = plan_run(environment, input=tasks, model="gold", output=folder / f"run-{next(numbers)}.jsonl")
         newest = plan.files
-        return await _timed(_solve(plan))
+        return await elapsed(_solve(plan))
 
     async def replayed() -> float:
         async with open_store(f"sqlite:///{newest.sessions}") as store:
@@ -247,11 +241,11 @@ async def _branching(folder: Path) -> Figure:
     async def branched() -> float:
         output = folder / f"tree-{next(numbers)}.jsonl"
         plan = plan_branches(environment, input=tasks, model="gold", output=output, rule=BestOf(BRANCHES, at=2))
-        return await _timed(branch(plan))
+        return await elapsed(branch(plan))
 
     async def ran() -> float:
         output = folder / f"repeats-{next(numbers)}.jsonl"
-        return await _timed(_solve(plan_run(environment, input=tasks, model="gold", repeats=BRANCHES, output=output)))
+        return await elapsed(_solve(plan_run(environment, input=tasks, model="gold", repeats=BRANCHES, output=output)))
 
     branching, running = await interleaved(branched, ran, 1)
     what = f"shop of 2.8 MB: {BRANCHES} branches in each of {BRANCHED} tasks against as many episodes"
@@ -278,5 +272,5 @@ async def _sizes(folder: Path) -> list[Figure]:
         for name, (large, small) in works.items():
             slow, quick = await interleaved(partial(repeated, large, 100), partial(repeated, small, 100), 7)
             what = f"shop: {name} at {sizes[0]} against {sizes[1]}"
-            figures.append(Figure(what, slow / quick, 3, "at most", f"{micro(slow)} / {micro(quick)}"))
+            figures.append(slowdown(what, slow, quick, 3))
     return figures

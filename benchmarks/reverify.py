@@ -7,7 +7,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-from benchmarks.timing import Figure, interleaved
+from benchmarks.timing import Figure, elapsed, interleaved
 from stateroom import open_store
 from stateroom.gallery import CounterEnvironment
 from stateroom.rollout import RunFiles, generate_tasks, plan_run, rescore_rollouts, run
@@ -26,9 +26,7 @@ async def rewards() -> list[Figure]:
             nonlocal newest
             newest = RunFiles(Path(folder) / f"run-{next(numbers)}.jsonl")
             plan = plan_run("counter", model="reference", input=tasks, output=newest.rollouts)
-            start = time.perf_counter()
-            await run(plan)
-            return time.perf_counter() - start
+            return await elapsed(run(plan))
 
         async def judged() -> float:
             files = RunFiles(Path(folder) / f"new-{next(numbers)}.jsonl")

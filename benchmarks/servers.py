@@ -7,7 +7,6 @@ round trip. Each call of ours does all that a call does: it runs the tool, check
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -15,8 +14,9 @@ from typing import Any
 import psycopg
 import redis.asyncio
 
-from benchmarks.timing import Figure, interleaved
-from stateroom import Session, Sessions, open_store
+from benchmarks.environments import COUNTER_TASK, increment
+from benchmarks.timing import Figure, elapsed, interleaved, speedup
+from stateroom import Sessions, open_store
 from stateroom.gallery import CounterEnvironment
 from tests.servers.postgresql import PostgreSQLServer
 from tests.servers.redis import RedisServer
@@ -95,10 +95,9 @@ async def _bare_postgresql(url: str) -> AsyncIterator[Append]:
 
 async def _compared(name: str, url: str, append: Append, bar: float) -> list[Figure]:
     async with open_store(url) as store:
-        sessions = Sessions[Any](CounterEnvironment(), store)
-        task = {"initial_count": 0, "expected_count": 0}
-        handles = [await sessions.seed(task) for _ in range(SESSIONS)]
-        await _increments(handles[0], 30)  # past the tool's first runs on a thread
+        sessions = Sessions(CounterEnvironment(), store)
+        handles = [await sessions.seed(COUNTER_TASK) for _ in range(SESSIONS)]
+        await increment(handles[0], 30)  # past the tool's first runs on a thread
         body = (await store.entries(handles[0].id, after=handles[0].revision - 1))[0].body
         written = [0] * SESSIONS
 
@@ -108,35 +107,22 @@ async def _compared(name: str, url: str, append: Append, bar: float) -> list[Fig
                 await append(str(number), written[number], body)
 
         async def bare_many() -> float:
-            return await _seconds(*(bare(number, STEPS) for number in range(SESSIONS))) / (STEPS * SESSIONS)
+            appends = asyncio.gather(*(bare(number, STEPS) for number in range(SESSIONS)))
+            return await elapsed(appends) / (STEPS * SESSIONS)
 
         async def our_many() -> float:
-            return await _seconds(*(_increments(handle, STEPS) for handle in handles)) / (STEPS * SESSIONS)
+            calls = asyncio.gather(*(increment(handle, STEPS) for handle in handles))
+            return await elapsed(calls) / (STEPS * SESSIONS)
 
         async def bare_lone() -> float:
-            return await _seconds(bare(0, LONE)) / LONE
+            return await elapsed(bare(0, LONE)) / LONE
 
         async def our_lone() -> float:
-            return await _seconds(_increments(handles[0], LONE)) / LONE
+            return await elapsed(increment(handles[0], LONE)) / LONE
 
         many = await interleaved(bare_many, our_many, rounds=15)
         lone = await interleaved(bare_lone, our_lone, rounds=15)
     return [
-        _ratio(f"calls/s on {name}, 64 sessions, against the bare driver", *many, bar),
-        _ratio(f"calls/s on {name}, one session, against the bare driver", *lone, 0.6),
+        speedup(f"calls/s on {name}, 64 sessions, against the bare driver", many[1], many[0], bar),
+        speedup(f"calls/s on {name}, one session, against the bare driver", lone[1], lone[0], 0.6),
     ]
-
-
-async def _increments(session: Session[Any], times: int) -> None:
-    for _ in range(times):
-        await session.call("increment_counter", {"count": 1})
-
-
-async def _seconds(*work: Awaitable[None]) -> float:
-    start = time.perf_counter()
-    await asyncio.gather(*work)
-    return time.perf_counter() - start
-
-
-def _ratio(what: str, bare: float, ours: float, bar: float) -> Figure:
-    return Figure(what, bare / ours, bar, "at least", f"{1 / ours:,.0f}/s / {1 / bare:,.0f}/s")

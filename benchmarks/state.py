@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from benchmarks.timing import Figure, Timed, interleaved, micro, repeated
+from benchmarks.timing import Figure, Timed, interleaved, repeated, slowdown
 from stateroom import Environment, Session, Sessions, State, open_store, tool
 from stateroom.state import DraftContext, commit, draft_of
 
@@ -78,7 +78,7 @@ async def updates() -> list[Figure]:
             small, large = [await _updating(sessions, number) for number in (SMALL, LARGE)]
             fast, slow = await interleaved(small, large)
         what = f"one-field update, {LARGE:,} against {SMALL} records, {environment.name}"
-        figures.append(Figure(what, slow / fast, 3, "at most", f"{micro(slow)} / {micro(fast)}"))
+        figures.append(slowdown(what, slow, fast, 3))
     return figures
 
 
@@ -106,11 +106,11 @@ async def edits() -> list[Figure]:
     """Many edits of one list in one call, committed."""
     plain, drafted = await interleaved(_plain(_append_and_sort), _drafted(_append_and_sort, MANY), rounds=3)
     what = f"300 times append and sort, {MANY:,} items, against a plain list"
-    figures = [Figure(what, drafted / plain, 5, "at most", f"{micro(drafted)} / {micro(plain)}")]
+    figures = [slowdown(what, drafted, plain, 5)]
     times = MANY // FEW
     small, large = await interleaved(_drafted(_delete_every_other, FEW, times), _drafted(_delete_every_other, MANY))
     what = f"delete every other item, {MANY:,} against {times} times {FEW:,}"
-    return [*figures, Figure(what, large / small, 3, "at most", f"{micro(large)} / {micro(small)}")]
+    return [*figures, slowdown(what, large, small, 3)]
 
 
 def _append_and_sort(numbers: list[int]) -> None:
@@ -167,7 +167,7 @@ async def reads() -> list[Figure]:
         _searching(lambda: sum(each.score for each in draft_of(state, DraftContext()).nested.values())),
     )
     what = "read 500 frozen records, nested against flat"
-    return [Figure(what, nested / flat, 2, "at most", f"{micro(nested)} / {micro(flat)}")]
+    return [slowdown(what, nested, flat, 2)]
 
 
 def _searching(search: Callable[[], int], times: int = 50) -> Timed:
@@ -189,7 +189,7 @@ async def forks_and_rewinds() -> list[Figure]:
         for name, timed in (("fork", _forking), ("rewind", _rewinding)):
             fast, slow = await interleaved(timed(small), timed(large))
             what = f"{name}, {LARGE:,} against {SMALL} records"
-            figures.append(Figure(what, slow / fast, 1.5, "at most", f"{micro(slow)} / {micro(fast)}"))
+            figures.append(slowdown(what, slow, fast, 1.5))
     return figures
 
 

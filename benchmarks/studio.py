@@ -44,7 +44,7 @@ MESSAGES = 200
 SETTLED = 1.0
 """Seconds after which a screen has done all that it does by itself."""
 
-MODEL = f"{Path(__file__).with_name('slow_model.py')}:Slow"
+MODEL = f"{Path(__file__).with_name('studio_process.py')}:Slow"
 
 ROWS = ".sessions .row"
 

@@ -1,4 +1,4 @@
-"""`stateroom studio` in a process of its own, for measurements from outside."""
+"""`stateroom studio` in a process of its own, for measurements from outside, and a model that it can name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+
+from stateroom.model import Item, Policy, message
+
+HOUR = 3600
+
+
+class Slow(Policy):
+    """Thinks for longer than anybody waits."""
+
+    async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        await asyncio.sleep(HOUR)
+        return [message("Done.")]
 
 
 @asynccontextmanager

@@ -51,5 +51,22 @@ async def repeated(action: Callable[[], Awaitable[object]], times: int) -> float
     return (time.perf_counter() - start) / times
 
 
+async def elapsed(work: Awaitable[object]) -> float:
+    """Seconds of some work."""
+    start = time.perf_counter()
+    await work
+    return time.perf_counter() - start
+
+
 def micro(seconds: float) -> str:
     return f"{seconds * 1e6:,.1f} µs"
+
+
+def slowdown(what: str, ours: float, theirs: float, most: float) -> Figure:
+    """How many times as long as theirs ours takes, by the seconds of each."""
+    return Figure(what, ours / theirs, most, "at most", f"{micro(ours)} / {micro(theirs)}")
+
+
+def speedup(what: str, ours: float, theirs: float, least: float) -> Figure:
+    """How many times as often as theirs ours is done in a second, by the seconds of each."""
+    return Figure(what, theirs / ours, least, "at least", f"{1 / ours:,.0f}/s / {1 / theirs:,.0f}/s")

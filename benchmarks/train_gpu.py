@@ -83,22 +83,33 @@ def share_of_calls(folder: Path) -> float:
     return sum(any(item["type"] == "function_call" for item in first) for first in firsts) / len(rows)
 
 
-def start_of(environment: str, model: Path, folder: Path, size: Size, report: Report) -> Path:
-    """The model that reinforcement starts from: as it is, or after a supervised phase."""
-    training = TrainOptions(
+def training_of(environment: str, model: Path, output: Path, size: Size, **options: Any) -> TrainOptions:
+    """A training that measures the model on held-out tasks at its beginning and end, and continues where it was."""
+    return TrainOptions(
         environment,
         model=model,
-        output=folder / "supervised",
-        steps=0,
-        supervised=size.supervised,
-        tasks_per_step=size.tasks_per_step,
-        supervised_rate=2e-4,
+        output=output,
         lora=32,
         max_steps=12,
         max_tokens=size.max_tokens,
         held_out=size.held_out,
         held_out_every=NEVER,
         resume=True,
+        **options,
+    )
+
+
+def start_of(environment: str, model: Path, folder: Path, size: Size, report: Report) -> Path:
+    """The model that reinforcement starts from: as it is, or after a supervised phase."""
+    training = training_of(
+        environment,
+        model,
+        folder / "supervised",
+        size,
+        steps=0,
+        supervised=size.supervised,
+        tasks_per_step=size.tasks_per_step,
+        supervised_rate=2e-4,
     )
     if f"{environment}/baseline" not in report:
         baseline = folder / "baseline"
@@ -122,25 +133,20 @@ def reinforced(
     """The figures of a training that ends when enough tokens are generated."""
     began = perf_counter()
     shares = 4 if how == "vine" else 1  # its continuations take tokens too
-    training = TrainOptions(
+    training = training_of(
         environment,
-        model=start,
-        output=folder / f"{how}-{seed}",
+        start,
+        folder / f"{how}-{seed}",
+        size,
         algorithm=how,
         tasks_per_step=size.tasks_per_step // shares or 1,
         group=size.group,
         steps=1000,
         token_budget=size.tokens,
         learning_rate=1e-4,
-        lora=32,
         micro_batch=16,
-        max_steps=12,
-        max_tokens=size.max_tokens,
-        held_out=size.held_out,
-        held_out_every=NEVER,
         checkpoint_every=5,
         seed=seed,
-        resume=True,
     )
     curve = Trainer(training).run()
     steps = int(curve.steps[-1]["step"])

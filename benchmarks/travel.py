@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from benchmarks.history import ArchiveEnvironment, fresh_stores
-from benchmarks.timing import Figure, interleaved, micro
+from benchmarks.environments import ArchiveEnvironment
+from benchmarks.stores import fresh_stores
+from benchmarks.timing import Figure, Timed, elapsed, interleaved, repeated, slowdown
 from stateroom import Session, Sessions, open_store
 from stateroom.store import Store
 
@@ -47,37 +47,25 @@ async def _measured(name: str, store: Store, bar: float) -> list[Figure]:
             _timed(go, empty, lambda: empty.revision), _timed(go, large, lambda: rng.randint(1, ENTRIES)), 9
         )
         told = f"a {what} of 10 MB and 10,000 entries against an empty one, {name}"
-        figures.append(Figure(told, far / near, bar, "at most", f"{micro(far)} / {micro(near)}"))
+        figures.append(slowdown(told, far, near, bar))
     return figures
 
 
 def _timed(
     go: Callable[[Session[Any], int], Awaitable[None]], session: Session[Any], where: Callable[[], int]
-) -> Callable[[], Awaitable[float]]:
-    async def some() -> float:
-        start = time.perf_counter()
-        for _ in range(TIMES):
-            await go(session, where())
-        return (time.perf_counter() - start) / TIMES
-
-    return some
+) -> Timed:
+    return lambda: repeated(lambda: go(session, where()), TIMES)
 
 
 async def _looking(name: str, store: Store, session: str, rng: random.Random) -> Figure:
     """A random revision against the newest, both read from the store."""
 
     async def newest() -> float:
-        elsewhere = Sessions[Any](ArchiveEnvironment(), store)
-        start = time.perf_counter()
-        await elsewhere.open(session)
-        return time.perf_counter() - start
+        return await elapsed(Sessions[Any](ArchiveEnvironment(), store).open(session))
 
     async def any_one() -> float:
         opened = await Sessions[Any](ArchiveEnvironment(), store).open(session)
-        revision = rng.randint(1, ENTRIES)
-        start = time.perf_counter()
-        await opened.state_at(revision)
-        return time.perf_counter() - start
+        return await elapsed(opened.state_at(rng.randint(1, ENTRIES)))
 
     near, far = await interleaved(newest, any_one, 9)
     what = f"the state at any revision against the newest, {name}"

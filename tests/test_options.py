@@ -12,7 +12,7 @@ from pydantic import Field, create_model
 from typer.testing import CliRunner
 
 from stateroom.cli.command import OptionSources, Output, command
-from stateroom.cli.configuration import Section, fields_of
+from stateroom.cli.config import Section, fields_of
 from stateroom.errors import InvalidArguments, InvalidOption
 from stateroom.gallery import CounterEnvironment
 from stateroom.model import open_model

@@ -1,14 +1,32 @@
+import asyncio
+import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
 from stateroom.cli import main
+from stateroom.store import Store, open_store
 from tests.messages import says
+
+T = TypeVar("T")
+
+STORE = "sqlite:///rooms.db"
+"""The store of most tests, in their folder."""
+
+
+def in_store(work: Callable[[Store], Awaitable[T]], url: str = STORE) -> T:
+    """What some work on a store gives, after which the store is closed."""
+
+    async def run() -> T:
+        async with open_store(url) as store:
+            return await work(store)
+
+    return asyncio.run(run())
 
 
 class Outcome(NamedTuple):
@@ -17,6 +35,11 @@ class Outcome(NamedTuple):
     code: int
     out: str
     err: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed with `--json`."""
+        return json.loads(self.out)
 
 
 Command = Callable[..., Outcome]

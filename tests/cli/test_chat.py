@@ -1,6 +1,5 @@
 """Talking to an agent: with a pipe, and at a terminal."""
 
-import asyncio
 import io
 import os
 import pty
@@ -13,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from stateroom import Sessions, open_store
+from stateroom import Sessions
 from stateroom.agent import Threads
 from stateroom.model import Item
+from stateroom.store import Store
 from tests.cli.chatting import PurseEnvironment
-from tests.cli.conftest import Outcome, Refuses
+from tests.cli.conftest import Outcome, Refuses, in_store
 from tests.messages import says
 from tests.patience import PATIENCE
 
@@ -46,11 +46,10 @@ def session_of(done: Outcome) -> str:
 
 
 def said_in(session: str) -> list[Item]:
-    async def read() -> list[Item]:
-        async with open_store(STORE) as store:
-            return (await Threads(Sessions(PurseEnvironment(), store)).items(session)).items
+    async def read(store: Store) -> list[Item]:
+        return (await Threads(Sessions(PurseEnvironment(), store)).items(session)).items
 
-    return asyncio.run(read())
+    return in_store(read, STORE)
 
 
 def test_a_line_is_a_message_and_calls_results_and_changes_are_shown(talk: Talk) -> None:

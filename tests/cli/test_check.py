@@ -81,7 +81,7 @@ def test_one_json_object_has_it_all(stateroom: Command, door: Path) -> None:
     door.write_text(SOUND.replace("return state.open", "return open"))
     done = stateroom("check", "door.py:DoorEnvironment", "--json")
     assert done.code == 1
-    report = json.loads(done.out)
+    report = done.json
     assert (report["environment"], report["ok"], report["tasks"], report["played"]) == ("door", False, 20, 20)
     assert [each["task"] for each in report["outcomes"]] == [*range(20)]
     assert report["outcomes"][0] == {"task": 0, "outcome": "unsolved", "reward": 0, "why": ""}

@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from stateroom.cli.command import OptionSources
-from stateroom.cli.configuration import Configuration, run_options
-from stateroom.environment import registered
+from stateroom.cli.config import Configuration, run_options
 from stateroom.rollout import Price, RunOptions
 from tests.cli.conftest import Command, Refuses
 from tests.rows import rows
@@ -24,28 +23,16 @@ def write(**sections: Any) -> None:
 
 def values(stateroom: Command, *words: str) -> dict[str, tuple[Any, str]]:
     """What `config show` tells: the value and the origin of each key."""
-    told = json.loads(stateroom("config", "show", "--json", *words).out)
+    told = stateroom("config", "show", "--json", *words).json
     return {each["key"]: (each["value"], each["origin"]) for each in told}
 
 
 # Runs.
 
 
-def test_every_environment_of_the_gallery_runs_from_one_file(stateroom: Command) -> None:
-    names = [*registered()]
-    write(runs={"all": {"environments": names, "limit": 2, "output": "out"}})
-    told = json.loads(stateroom("run", "--config", FILE, "--json").out)
-    assert {name: each["metrics"]["mean/reward"] for name, each in told["environments"].items()} == dict.fromkeys(
-        names, 1
-    )
-    assert (told["episodes"], told["failed"]) == (2 * len(names), 0)
-    for name in names:
-        assert {row["agent_ref"]["name"] for row in rows(f"out/{name}.jsonl")} == {f"{name}_agent"}
-
-
 def test_a_run_has_metrics_by_environment_and_overall(stateroom: Command) -> None:
     write(runs={"all": {"environments": ["counter", "weather"], "model": "noisy", "repeats": 4, "output": "out"}})
-    told = json.loads(stateroom("run", "--config", FILE, "--json").out)
+    told = stateroom("run", "--config", FILE, "--json").json
     rewards = {name: [row["reward"] for row in rows(f"out/{name}.jsonl")] for name in ("counter", "weather")}
     every = rewards["counter"] + rewards["weather"]
     assert told["metrics"]["mean/reward"] == sum(every) / len(every)
@@ -219,7 +206,7 @@ def test_a_text_from_a_variable_is_shown_with_its_name(stateroom: Command, monke
 
 
 def test_the_schema_is_for_editors(stateroom: Command) -> None:
-    schema = json.loads(stateroom("config", "schema").out)
+    schema = stateroom("config", "schema").json
     checker = jsonschema.Draft202012Validator(schema)
     good = {
         "include": "x.yaml",
@@ -248,6 +235,6 @@ def test_a_configuration_of_nemo_gym_becomes_a_file_that_runs(stateroom: Command
     )
     assert stateroom("config", "import", "gym.yaml", "--output", FILE).code == 0
     done = stateroom("run", "--config", FILE, "validation", "--json")
-    assert json.loads(done.out)["metrics"]["mean/reward"] == 1.0
+    assert done.json["metrics"]["mean/reward"] == 1.0
     assert stateroom("config", "import", "gym.yaml", "--output", FILE).code == 2
     assert yaml.safe_load(stateroom("config", "import", "gym.yaml").out) == yaml.safe_load(FILE.read_text())

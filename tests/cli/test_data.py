@@ -28,7 +28,7 @@ def test_problems_are_counted_and_some_are_shown(stateroom: Command) -> None:
     assert lines[0] == "23 rows, 3 problems"
     assert lines[1].startswith("tasks.jsonl, line 21: initial_count: Input should be a valid integer")
     assert lines[2].startswith("and 2 more")
-    found = json.loads(stateroom("data", "check", "counter", "tasks.jsonl", "--json").out)
+    found = stateroom("data", "check", "counter", "tasks.jsonl", "--json").json
     assert (found["rows"], found["problems"], len(found["first"])) == (23, 3, 3)
 
 
@@ -43,7 +43,7 @@ def test_statistics_fit_a_terminal(stateroom: Command) -> None:
     assert told.out.startswith("20 rows\n")
     assert "initial_count" in told.out
     assert all(len(line) <= 80 for line in told.out.splitlines())
-    found = json.loads(stateroom("data", "stats", "tasks.jsonl", "--json").out)
+    found = stateroom("data", "stats", "tasks.jsonl", "--json").json
     assert found["rows"] == found["fields"]["initial_count"]["rows"] == 20
     assert found["prompts"].keys() == {"characters"}
 
@@ -55,7 +55,7 @@ def test_tokens_are_counted_by_a_tokenizer(stateroom: Command) -> None:
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.save("words.json")
     Path("t.jsonl").write_text('{"responses_create_params": {"input": "add 1 and 2"}}\n')
-    found = json.loads(stateroom("data", "stats", "t.jsonl", "--tokenizer", "words.json", "--json").out)
+    found = stateroom("data", "stats", "t.jsonl", "--tokenizer", "words.json", "--json").json
     assert found["prompts"]["tokens"]["max"] == 4 + 4  # words, and what a message takes besides
     assert stateroom("data", "stats", "t.jsonl", "--tokenizer", "nothing").code == 2
 

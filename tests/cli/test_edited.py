@@ -1,14 +1,15 @@
 """Episodes whose state a person has edited: every command that compares them says so."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stateroom import Sessions, open_store
+from stateroom import Sessions
 from stateroom.gallery import CounterEnvironment
+from stateroom.store import Store
+from tests.cli.conftest import in_store
 from tests.rows import rows
 
 
@@ -19,17 +20,16 @@ def rollouts(stateroom: Any, tmp_path: Path) -> Path:
     assert stateroom("run", "counter", "--limit", "3", "--output", path).code == 0
     first, *others = rows(path)
 
-    async def edit() -> str:
-        async with open_store(f"sqlite:///{tmp_path / 'out_sessions.db'}") as store:
-            session = await Sessions(CounterEnvironment(), store).open(first["_stateroom_session"], include_closed=True)
-            first_call = (await anext(session.log(kinds={"call"}))).revision
-            fork = await session.fork(first_call)
-            await fork.edit([{"place": ["value"], "value": 1000}], by="ada", reason="what if")
-            await fork.call("increment_counter", {"count": 1})
-            await fork.verify(first["response"])
-            return fork.id
+    async def edit(store: Store) -> str:
+        session = await Sessions(CounterEnvironment(), store).open(first["_stateroom_session"], include_closed=True)
+        first_call = (await anext(session.log(kinds={"call"}))).revision
+        fork = await session.fork(first_call)
+        await fork.edit([{"place": ["value"], "value": 1000}], by="ada", reason="what if")
+        await fork.call("increment_counter", {"count": 1})
+        await fork.verify(first["response"])
+        return fork.id
 
-    first["_stateroom_session"] = asyncio.run(edit())
+    first["_stateroom_session"] = in_store(edit, f"sqlite:///{tmp_path / 'out_sessions.db'}")
     path.write_text("".join(json.dumps(row) + "\n" for row in (first, *others)))
     return path
 
@@ -43,7 +43,7 @@ def test_replay_names_an_edited_session_and_does_not_call_it_comparable(
     assert f"session {session}: edited by ada at revision" in outcome.out
     store = f"sqlite:///{tmp_path / 'out_sessions.db'}"
     alone = stateroom("replay", session, "--env", "counter", "--store", store, "--json")
-    found = json.loads(alone.out)
+    found = alone.json
     assert (alone.code, found["edited"], found["differences"], found["calls"]) == (1, 1, 0, 2)
     assert "as on record" not in stateroom("replay", session, "--env", "counter", "--store", store).out
 
@@ -58,7 +58,7 @@ def test_reverify_marks_an_edited_row_and_compare_leaves_it_out(stateroom: Any, 
     compared = stateroom("compare", rollouts, again)
     assert "only A" not in compared.err
     assert "1 episode that a person edited is not comparable: task 0" in compared.err.replace("\n", " ")
-    found = json.loads(stateroom("compare", rollouts, again, "--json").out)
+    found = stateroom("compare", rollouts, again, "--json").json
     assert (found["edited"], [task["task"] for task in found["tasks"]]) == ([[0, 0]], [1, 2])
     before = stateroom("reverify", again, "--env", "counter", "--output", tmp_path / "before.jsonl", "--at", "1",
                        "--store", f"sqlite:///{tmp_path / 'out_sessions.db'}", "-c", "1")  # fmt: skip

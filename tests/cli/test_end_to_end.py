@@ -1,6 +1,5 @@
 """The command as a process of its own: pipes, signals, and the demo."""
 
-import asyncio
 import json
 import os
 import re
@@ -14,7 +13,8 @@ import pytest
 
 from stateroom import Sessions
 from stateroom.gallery import CounterEnvironment
-from stateroom.store import open_store
+from stateroom.store import Store
+from tests.cli.conftest import in_store
 
 COMMAND = [sys.executable, "-m", "stateroom.cli"]
 ANNOUNCES = """
@@ -84,19 +84,18 @@ def test_a_killed_run_loses_nothing_that_was_finished(tmp_path: Path) -> None:
     inputs = (tmp_path / "x_materialized_inputs.jsonl").read_text().splitlines()
     assert len([json.loads(line) for line in inputs]) == 400
 
-    async def look() -> None:
-        async with open_store(f"sqlite:///{tmp_path / 'x_sessions.db'}") as store:
-            sessions = Sessions(CounterEnvironment(), store)
-            for row in rows:
-                session = await sessions.open(row["_stateroom_session"], include_closed=True)
-                assert session.state.value == row["expected_count"]
-            live = [head for head in await store.heads(limit=100) if not head.closed]
-            assert len(live) == 8
-            for head in live:  # cut off after their first call, and still to be used
-                session = await sessions.open(head.id)
-                assert (await session.call("increment_counter", {"count": 1})).ok
+    async def look(store: Store) -> None:
+        sessions = Sessions(CounterEnvironment(), store)
+        for row in rows:
+            session = await sessions.open(row["_stateroom_session"], include_closed=True)
+            assert session.state.value == row["expected_count"]
+        live = [head for head in await store.heads(limit=100) if not head.closed]
+        assert len(live) == 8
+        for head in live:  # cut off after their first call, and still to be used
+            session = await sessions.open(head.id)
+            assert (await session.call("increment_counter", {"count": 1})).ok
 
-    asyncio.run(look())
+    in_store(look, f"sqlite:///{tmp_path / 'x_sessions.db'}")
 
 
 def test_an_interrupted_run_says_what_is_kept(tmp_path: Path) -> None:
@@ -128,31 +127,25 @@ LOG = re.compile(r" {2,3}\d+  | {18}")
 """The start of a line in a session's log, which may be longer than a terminal is wide."""
 
 
-def test_the_demo_reads_well(tmp_path: Path) -> None:
-    columns = 80
-    done = run(tmp_path, "demo", env=environ(columns))
-    assert done.returncode == 0, done.stderr
-    told = done.stdout
-    for heading in ("1. Episodes", "2. History", "3. Forks", "4. Durability", "Next"):
-        assert f"\n{heading}\n" in told
-    wide = [line for line in told.splitlines() if len(line) > columns]
-    assert all(line.startswith(("$ ", "Rollouts, ")) or LOG.match(line) for line in wide)
-    assert re.search(r"\nrefund +32 +0 +0\.\d+ .*\nextraction +32 .*\ncounter +32 ", told)
-    assert re.search(r"\nfork +[0-9a-f]{24} +\d+ +10 +0\n", told)
-    (episode,) = re.findall(r"\nepisode +([0-9a-f]{24}) ", told)
-    assert told.count(episode) == 5
-    assert "32/32" in done.stderr
-
-
 @pytest.mark.parametrize("called", ["by its path", pytest.param("by its name", marks=pytest.mark.more("time"))])
-def test_each_command_of_the_demo_works_as_it_is_printed(tmp_path: Path, called: str) -> None:
+def test_the_demo_reads_well_and_each_command_works_as_it_is_printed(tmp_path: Path, called: str) -> None:
     own = Path(sys.executable).with_name("stateroom")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "stateroom").symlink_to(own)
     env = environ(PATH=f"{own.parent}:{os.environ['PATH']}" if called == "by its name" else "/usr/bin:/bin")
     program = "stateroom" if called == "by its name" else "bin/stateroom"
     settings: dict[str, Any] = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True}
-    told = subprocess.run(["bash", "-c", f"{program} demo --output out"], check=True, **settings).stdout
+    demo = subprocess.run(["bash", "-c", f"{program} demo --output out"], check=True, **settings)
+    assert "32/32" in demo.stderr
+    told = demo.stdout
+    for heading in ("1. Episodes", "2. History", "3. Forks", "4. Durability", "Next"):
+        assert f"\n{heading}\n" in told
+    wide = [line for line in told.splitlines() if len(line) > 80]
+    assert all(line.startswith(("$ ", "Rollouts, ")) or LOG.match(line) for line in wide)
+    assert re.search(r"\nrefund +32 +0 +0\.\d+ .*\nextraction +32 .*\ncounter +32 ", told)
+    assert re.search(r"\nfork +[0-9a-f]{24} +\d+ +10 +0\n", told)
+    (episode,) = re.findall(r"\nepisode +([0-9a-f]{24}) ", told)
+    assert told.count(episode) == 5
     commands = [line.removeprefix("$ ") for line in told.splitlines() if line.startswith("$ ")]
     assert len(commands) == 8
     assert commands[-1] == told.splitlines()[-1].removeprefix("$ ")

@@ -22,7 +22,7 @@ def test_the_file_is_named_after_the_run(stateroom: Command) -> None:
 
 
 def test_json_says_how_many_rows_are_where(stateroom: Command) -> None:
-    told = json.loads(stateroom("export", "r", "--to", "dpo", "--output", "pairs.parquet", "--json").out)
+    told = stateroom("export", "r", "--to", "dpo", "--output", "pairs.parquet", "--json").json
     assert told["file"] == "pairs.parquet"
     assert told["rows"] > 0
 

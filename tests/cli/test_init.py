@@ -93,18 +93,16 @@ def test_a_folder_that_is_there_is_left_as_it_is(refuses: Refuses, tmp_path: Pat
     assert list((tmp_path / "my-shop").iterdir()) == []
 
 
-def test_its_tests_pass_at_once(shop: Path) -> None:
+READS = 'assert episode.response["output"][-1]["role"] == "assistant"\n        return float(state.items'
+
+
+@pytest.mark.parametrize("verifier", ["return float(state.items", READS], ids=["as it is", "reads the response"])
+def test_its_tests_pass_at_once(shop: Path, verifier: str) -> None:
+    code = shop / "my_shop.py"
+    code.write_text(code.read_text().replace("return float(state.items", verifier))
     done = run(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", cwd=shop)
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout
-
-
-def test_its_tests_pass_when_its_verifier_reads_the_response(shop: Path) -> None:
-    code = shop / "my_shop.py"
-    read = 'assert episode.response["output"][-1]["role"] == "assistant"\n        return float(state.items'
-    code.write_text(code.read_text().replace("return float(state.items", read))
-    done = run(sys.executable, "-m", "pytest", "-q", cwd=shop)
-    assert done.returncode == 0, done.stdout
 
 
 def test_its_tests_can_fail(shop: Path) -> None:

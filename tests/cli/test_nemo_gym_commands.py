@@ -16,6 +16,7 @@ import pytest
 
 from tests.more import GYM
 from tests.patience import PATIENCE
+from tests.rows import rows
 from tests.servers.ports import free_port
 
 pytestmark = pytest.mark.more("NeMo Gym")
@@ -54,10 +55,6 @@ def done(folder: Path, *command: Any, **variables: str) -> str:
 
 def gym(folder: Path, *command: Any, **variables: str) -> str:
     return done(folder, GYM / "bin" / "gym", "eval", *command, **variables)
-
-
-def rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_rollouts_validate(folder: Path) -> None:

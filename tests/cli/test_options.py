@@ -2,14 +2,18 @@
 
 from collections import defaultdict
 from importlib.metadata import version
+from typing import Any
 
 import pytest
 
 import stateroom as package
 from tests.cli.conftest import Command, Refuses
-from tests.commands import COMMANDS
+from tests.commands import COMMANDS, LEAVES
 
-WITH_STORE = [words for words, each in COMMANDS.items() if any("--store" in option.opts for option in each.params)]
+
+def with_option(name: str) -> dict[str, Any]:
+    """The commands that take an option, each with it."""
+    return {words: option for words, each in COMMANDS.items() for option in each.params if name in option.opts}
 
 
 def test_the_version_is_that_of_the_package(stateroom: Command) -> None:
@@ -18,11 +22,12 @@ def test_the_version_is_that_of_the_package(stateroom: Command) -> None:
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_a_flag_has_no_type_in_the_help(stateroom: Command, words: str) -> None:
-    told = stateroom(*words.split(), "--help").out
-    assert "--help" in told
-    assert "bool" not in told
-    assert all(len(line) <= 80 for line in told.splitlines())
+def test_the_help_has_an_example_and_no_types_of_flags(stateroom: Command, words: str) -> None:
+    done = stateroom(*words.split(), "--help")
+    assert (done.code, "--help" in done.out, "bool" in done.out) == (0, True, False)
+    assert all(len(line) <= 80 for line in done.out.splitlines())
+    if words in LEAVES:
+        assert f"Example: stateroom {words}" in done.out
 
 
 def test_an_option_has_one_name_and_one_letter_everywhere() -> None:
@@ -37,9 +42,16 @@ def test_an_option_has_one_name_and_one_letter_everywhere() -> None:
     assert letters.keys().isdisjoint({"--tasks", "--folder", "--into", "--environment", "--top", "--trees"})
 
 
-@pytest.mark.parametrize("words", sorted({*WITH_STORE} - {"show"}))  # a run names its store itself
-def test_every_store_has_the_variable_as_its_default(stateroom: Command, words: str) -> None:
-    assert "STATEROOM_STORE" in stateroom(*words.split(), "--help").out
+def test_every_store_has_the_variable_as_its_default() -> None:
+    other = [words for words, option in with_option("--store").items() if option.envvar != "STATEROOM_STORE"]
+    assert other == ["show"]  # a run names its store itself
+
+
+def test_what_commands_that_run_an_authors_code_take() -> None:
+    reading = {"run", "chat", "reverify", "replay", "migrate"}
+    assert with_option("--accept-defaults").keys() == reading
+    for option in ("--verbose", "--log-level"):
+        assert with_option(option).keys() == {*reading, "branch", "check", "train"}
 
 
 def test_the_variable_names_the_store(stateroom: Command, monkeypatch: pytest.MonkeyPatch) -> None:

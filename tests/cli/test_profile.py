@@ -13,7 +13,7 @@ from tests.rows import rows
 
 def tasks_of(stateroom: Command, *runs: str) -> dict[tuple[str, int], dict[str, Any]]:
     """What is told of each task."""
-    told = json.loads(stateroom("profile", *runs, "--json").out)
+    told = stateroom("profile", *runs, "--json").json
     return {(each["environment"], each["task"]): each for each in told["tasks"]}
 
 
@@ -70,7 +70,7 @@ def test_the_tasks_with_signal_are_a_task_file(stateroom: Command, noisy: list[d
     assert stateroom("profile", "noisy", "--output", "train.jsonl").code == 0
     assert {json.loads(line)["id"] for line in Path("train.jsonl").read_text().splitlines()} == wanted
     ran = stateroom("run", "extraction", "--input", "train.jsonl", "--output", "again.jsonl", "--json")
-    assert json.loads(ran.out)["metrics"]["mean/reward"] == 1.0
+    assert ran.json["metrics"]["mean/reward"] == 1.0
 
 
 def test_a_task_file_is_of_one_environment(stateroom: Command, refuses: Refuses) -> None:

@@ -39,7 +39,7 @@ def test_rollouts_replay(stateroom: Any, rollouts: Path) -> None:
     assert outcome.code == 0
     assert "8 episodes of counter replayed: all as on record" in outcome.out
     outcome = stateroom("replay", rollouts, "--env", "counter", "--reads", "check", "--json")
-    found = json.loads(outcome.out)
+    found = outcome.json
     assert (found["replayed"], found["reads"], found["left_out"], found["differences"]) == (8, 8, 0, 0)
     assert found["calls"] == sum(each["calls"] for each in found["episodes"]) > 8
 
@@ -57,7 +57,7 @@ def test_the_first_difference_is_shown(stateroom: Any, rollouts: Path) -> None:
 def test_lenient_counts_differences(stateroom: Any, rollouts: Path) -> None:
     outcome = stateroom("replay", rollouts, "-e", "own.py:Odd", "--lenient", "--reads", "check", "--json")
     assert outcome.code == 1
-    found = json.loads(outcome.out)
+    found = outcome.json
     assert len(found["episodes"]) == 8
     assert found["differences"] > found["differing"] > 1
     outcome = stateroom("replay", rollouts, "-e", "own.py:Odd", "--lenient", "--reads", "check")
@@ -68,7 +68,7 @@ def test_lenient_counts_differences(stateroom: Any, rollouts: Path) -> None:
 def test_rollouts_replay_without_a_store(stateroom: Any, rollouts: Path) -> None:
     for path in rollouts.parent.glob("out_sessions.db*"):
         path.unlink()
-    found = json.loads(stateroom("replay", rollouts, "-e", "own.py:Odd", "--json").out)
+    found = stateroom("replay", rollouts, "-e", "own.py:Odd", "--json").json
     assert (found["differing"], found["left_out"]) == (0, 8)  # only a read would tell
     assert stateroom("replay", rollouts, "-e", "own.py:Odd", "--reads", "check").code == 1
 
@@ -96,9 +96,3 @@ def test_mistakes_are_messages(refuses: Refuses, rollouts: Path) -> None:
         ("nowhere", "-e", "counter", "--reads", "check", *store),
     ):
         refuses("replay", *arguments)
-
-
-def test_a_stateless_environment_replays_from_its_responses(stateroom: Any, tmp_path: Path) -> None:
-    assert stateroom("run", "weather", "--output", "out.jsonl").code == 0
-    found = json.loads(stateroom("replay", "out.jsonl", "-e", "weather", "--reads", "check", "--json").out)
-    assert (found["replayed"], found["reads"], found["differences"]) == (8, 8, 0)

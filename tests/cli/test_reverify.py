@@ -38,7 +38,7 @@ def test_rewards_change_with_the_verifier(stateroom: Any, rollouts: Path) -> Non
     before = [row["reward"] for row in rows(rollouts)]
     outcome = stateroom("reverify", rollouts, "--env", "own.py:Closer", "--output", "new.jsonl", "--json")
     assert outcome.code == 0
-    found = json.loads(outcome.out)
+    found = outcome.json
     new = rows(rollouts.parent / "new.jsonl")
     wrong = before.count(0.0)
     assert (found["episodes"], found["refused"], found["resumed"]) == (32, 0, 0)
@@ -64,10 +64,10 @@ def test_the_arguments_of_a_run_are_those_of_its_rescoring(stateroom: Any, tmp_p
     made = ("--env-arg", "strict=true")
     assert stateroom("run", "counter", *made, "--model", "noisy", "--output", "strict.jsonl").code == 0
     assert json.loads(Path("strict_run.json").read_text())["env_args"] == {"strict": True}
-    same = json.loads(stateroom("reverify", "strict.jsonl", "--env", "counter", "-o", "same.jsonl", "--json").out)
+    same = stateroom("reverify", "strict.jsonl", "--env", "counter", "-o", "same.jsonl", "--json").json
     assert (same["changed_arguments"], same["rewards"]["same"]) == ({}, 8)
     again = ("reverify", "strict.jsonl", "--env", "counter", "--env-arg", "strict=false", "-o", "lax.jsonl")
-    assert json.loads(stateroom(*again, "--json").out)["changed_arguments"] == {"strict": [True, False]}
+    assert stateroom(*again, "--json").json["changed_arguments"] == {"strict": [True, False]}
     assert json.loads(Path("lax_run.json").read_text())["env_args"] == {"strict": False}
 
 
@@ -117,28 +117,20 @@ def test_mistakes_are_messages(refuses: Refuses, rollouts: Path) -> None:
     assert not Path("new.jsonl").exists()
 
 
-def test_rollouts_of_others_are_replayed_and_rescored(stateroom: Any, tmp_path: Path) -> None:
+def test_rollouts_of_others_take_the_fields_of_their_tasks_from_a_file(stateroom: Any, rollouts: Path) -> None:
     """They name no session, and have neither indices nor the fields of their tasks."""
-    stateroom("run", "counter", "--model", "noisy", "--repeats", 4, "--output", "out.jsonl")
     kept = ("responses_create_params", "response", "reward")
-    before = [{name: row[name] for name in kept} for row in rows(tmp_path / "out.jsonl")]
-    write_rows(tmp_path / "theirs.jsonl", before)
-    given = {row["_ng_task_index"]: row for row in rows(tmp_path / "out_materialized_inputs.jsonl")}
-    write_rows(tmp_path / "tasks.jsonl", given.values())
-    rescored = stateroom(
-        "reverify", "theirs.jsonl", "--env", "counter", "-i", "tasks.jsonl", "-o", "new.jsonl", "--json"
-    )
-    found = json.loads(rescored.out)
-    assert (rescored.code, found["episodes"], found["refused"], found["rewards"]["same"]) == (0, 32, 0, 32)
-    replayed = stateroom(
-        "replay", "theirs.jsonl", "--env", "counter", "-i", "tasks.jsonl", "--reads", "check", "--json"
-    )
-    found = json.loads(replayed.out)
-    assert (replayed.code, found["replayed"], found["refused"], found["differences"]) == (0, 32, 0, 0)
-    assert found["calls"] + found["reads"] > 32
+    write_rows(Path("theirs.jsonl"), [{name: row[name] for name in kept} for row in rows(rollouts)])
+    tasks = {row["_ng_task_index"]: row for row in rows(Path("out_materialized_inputs.jsonl"))}
+    write_rows(Path("tasks.jsonl"), tasks.values())
+    asked = ("theirs.jsonl", "--env", "counter", "-i", "tasks.jsonl", "--json")
+    rescored = stateroom("reverify", *asked, "-o", "new.jsonl").json
+    assert (rescored["episodes"], rescored["refused"], rescored["rewards"]["same"]) == (32, 0, 32)
+    replayed = stateroom("replay", *asked, "--reads", "check").json
+    assert (replayed["replayed"], replayed["refused"], replayed["differences"]) == (32, 0, 0)
 
 
 def test_a_stateless_environment_needs_no_store(stateroom: Any, tmp_path: Path) -> None:
     assert stateroom("run", "weather", "--output", "out.jsonl").code == 0
     outcome = stateroom("reverify", "out.jsonl", "-e", "weather", "-o", "new.jsonl", "--json")
-    assert json.loads(outcome.out)["rewards"]["same"] == 8
+    assert outcome.json["rewards"]["same"] == 8

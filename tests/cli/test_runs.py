@@ -1,7 +1,6 @@
 """From a run to its reason: `stateroom runs`, `show` and `compare`."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,58 +11,7 @@ from tests.messages import says
 from tests.rollout.bad_runs import BAD_RUNS, ODD_RUNS, make_runs
 from tests.rows import rows
 
-PILE = '''
-from stateroom import Environment, State, Verdict, tool
-from stateroom.model import Policy, function_call, message, outputs_of
-
-
-class Pile(State):
-    stones: list[str] = []
-
-
-class PileEnvironment(Environment[Pile]):
-    """Pile up stones."""
-
-    name = "pile"
-
-    @tool
-    def put(self, state: Pile, colour: str) -> dict:
-        """Put a stone."""
-        state.stones.append(colour)
-        return {"height": len(state.stones)}
-
-    @tool(effect="read")
-    def look(self, state: Pile) -> list[str]:
-        """Look at the pile."""
-        return [*state.stones]
-
-    def verify(self, state: Pile, episode) -> Verdict:
-        reward = 0.5 * len(state.stones)
-        return Verdict(reward, {"height": reward, "style": 0.25}, reason=f"{len(state.stones)} of 2 stones")
-
-
-class Puts(Policy):
-    """Puts as many stones as the prompt says, and looks once in between."""
-
-    def respond(self, conversation, tools):
-        wanted, done = int(conversation[0]["content"]), len(outputs_of(conversation))
-        if wanted == 9:
-            raise RuntimeError("no such number")
-        if done == 1:
-            return [function_call("look", "call_look")]
-        if done <= wanted:
-            return [function_call("put", f"call_{done}", colour="red")]
-        return [message("Done. " + "It is a very fine pile. " * 60)]
-
-
-class Lazy(Puts):
-    """Puts only one stone."""
-
-    def respond(self, conversation, tools):
-        if len(outputs_of(conversation)) == 2:
-            return [message("One will do.")]
-        return super().respond(conversation, tools)
-'''
+PILE = Path(__file__).with_name("pile.py").read_text()
 
 
 def tasks(*numbers: int) -> str:
@@ -71,10 +19,15 @@ def tasks(*numbers: int) -> str:
 
 
 @pytest.fixture
-def collect(stateroom: Command, tmp_path: Path) -> Any:
+def pile(tmp_path: Path) -> tuple[str, ...]:
+    """What runs an environment of one's own, with three tasks, of which the last breaks its policy down."""
     (tmp_path / "pile.py").write_text(PILE)
     (tmp_path / "tasks.jsonl").write_text(tasks(2, 1, 9))
+    return "pile.py:PileEnvironment", "-m", "pile.py:Puts", "-i", "tasks.jsonl"
 
+
+@pytest.fixture
+def collect(stateroom: Command, pile: tuple[str, ...]) -> Any:
     def run(name: str, policy: str = "Puts", *options: Any) -> None:
         env, model = "pile.py:PileEnvironment", f"pile.py:{policy}"
         done = stateroom("run", env, "-m", model, "-i", "tasks.jsonl", "-o", f"out/{name}.jsonl", *options)
@@ -117,9 +70,9 @@ def test_branches_and_rescored_runs_describe_themselves(stateroom: Command, coll
     assert json.loads(Path("out/b_run.json").read_text())["options"]["rule"] == "BestOf"
     assert json.loads(Path("out/b_aggregate_metrics.json").read_text())[0]["key_metrics"]["pass@1"] == 1
     again = ("reverify", "out/a.jsonl", "-e", "pile.py:PileEnvironment")
-    solved = json.loads(stateroom(*again, "-o", "out/c.jsonl", "--solved-threshold", 0.5, "--json").out)
+    solved = stateroom(*again, "-o", "out/c.jsonl", "--solved-threshold", 0.5, "--json").json
     assert solved["metrics"]["pass@1"] == 1
-    assert json.loads(stateroom(*again, "-o", "out/d.jsonl", "--json").out)["metrics"]["pass@1"] == 0.5
+    assert stateroom(*again, "-o", "out/d.jsonl", "--json").json["metrics"]["pass@1"] == 0.5
     assert json.loads(Path("out/c_run.json").read_text())["store"] == "sqlite:///out/a_sessions.db"
     assert 'stones: "red" added at its end' in stateroom("show", "out/c", "--task", 0).out
 
@@ -148,11 +101,11 @@ def test_no_episode_starts_once_they_have_cost_enough(
     asked = asked if "--group" in more else (*asked, "--repeats", 2)
     priced = (*asked, "--price", "in=0.15,out=0.6")
     stopped = stateroom(*priced, "--max-cost", 0.5)
-    assert (stopped.code, json.loads(stopped.out)["not_started"], len(rows("x.jsonl"))) == (3, 4, 2)
+    assert (stopped.code, stopped.json["not_started"], len(rows("x.jsonl"))) == (3, 4, 2)
     still = stateroom(*priced, "--max-cost", 0.9, "--resume")
-    assert (still.code, json.loads(still.out)["not_started"]) == (3, 4)
+    assert (still.code, still.json["not_started"]) == (3, 4)
     done = stateroom(*priced, "--max-cost", 10, "--resume")
-    assert (done.code, json.loads(done.out)["not_started"], len(rows("x.jsonl"))) == (0, 0, 6)
+    assert (done.code, done.json["not_started"], len(rows("x.jsonl"))) == (0, 0, 6)
     refuses(*asked, "--max-cost", 1, "--force")
 
 
@@ -171,7 +124,7 @@ def test_rows_have_times_and_costs(stateroom: Command, refuses: Refuses, tmp_pat
     metrics = json.loads(Path("x_aggregate_metrics.json").read_text())[0]["agent_metrics"]
     assert metrics["mean/cost"] == 0.45
     assert not [name for name in metrics if "times" in name]  # the metrics of a run are the same each time
-    assert json.loads(stateroom(*asked, "y.jsonl", "--json").out)["cost"] == pytest.approx(1.8)
+    assert stateroom(*asked, "y.jsonl", "--json").json["cost"] == pytest.approx(1.8)
     assert json.loads(Path("x_run.json").read_text())["price"] == {"in": 0.15, "out": 0.6}
     refuses("run", "weather", "--price", "free")
 
@@ -221,7 +174,7 @@ def test_the_lowest_and_the_failed_are_chosen(stateroom: Command, refuses: Refus
 
 def test_episodes_for_machines(stateroom: Command, collect: Any) -> None:
     collect("a")
-    [found] = json.loads(stateroom("show", "out/a", "--task", 1, "--json").out)
+    [found] = stateroom("show", "out/a", "--task", 1, "--json").json
     assert (found["task"], found["rollout"], found["failed"], found["reward"]) == (1, 0, False, 0.5)
     assert (found["reward_components"], found["reason"]) == ({"height": 0.5, "style": 0.25}, "1 of 2 stones")
     assert set(found["times"]) == {"wall", "model", "tool"}
@@ -253,11 +206,9 @@ def test_a_session_that_has_gone_is_shown_by_its_row(stateroom: Command, collect
 
 
 @pytest.mark.parametrize(("options", "name"), [(["--group", 2], "run"), ([], "branch")])
-def test_forks_are_shown_with_what_they_share(stateroom: Command, collect: Any, options: list[Any], name: str) -> None:
-    collect("unused")
-    asked = ("pile.py:PileEnvironment", "-m", "pile.py:Puts", "-i", "tasks.jsonl", "-o", "out/x.jsonl", "--limit", 1)
+def test_forks_are_shown_with_what_they_share(stateroom: Command, pile: Any, options: list[Any], name: str) -> None:
     more = [*options] if name == "run" else ["--rule", "best-of", "--at", 2, "--n", 2]
-    stateroom(name, *asked, *more)
+    stateroom(name, *pile, "-o", "out/x.jsonl", "--limit", 1, *more)
     done = stateroom("show", "out/x", "--rollout", 1)
     assert done.out.count("added at its end") == 2
 
@@ -296,34 +247,16 @@ def test_runs_are_listed_the_newest_first(stateroom: Command, collect: Any) -> N
     assert [line[0] for line in lines[2::2]] == ["b", "a"]
     assert lines[4][1:7] == ["4/6", "2", "0.75", "±", "0.25", "0.5"]
     assert lines[5] == ["pile,", "by", "pile.py:Puts"]
-    newest, oldest = json.loads(stateroom("runs", "out", "--json").out)
+    newest, oldest = stateroom("runs", "out", "--json").json
     assert (newest["name"], newest["model"], newest["environment"]) == ("b", "pile.py:Lazy", "pile")
     assert (oldest["done"], oldest["episodes"], oldest["failed"], oldest["finished"]) == (4, 6, 2, True)
     assert oldest["metrics"]["mean/reward"] == 0.75
     assert "a  " not in stateroom("runs", "out", "--limit", 1).out
 
 
-def test_runs_that_grow_or_were_torn_are_listed(stateroom: Command, collect: Any) -> None:
-    collect("a", "Puts", "-r", 2)
-    whole = Path("out/a.jsonl").read_text()
-    Path("out/a.jsonl").write_text(whole[:-30])
-    Path("out/a_failures.jsonl").unlink()
-    Path("out/a_run.json").write_text("{")
-    collect("b", "Lazy")
-    for path in Path("out").glob("b_*"):
-        path.unlink()
-    shutil.copy("out/a_materialized_inputs.jsonl", "out/b_materialized_inputs.jsonl")
-    Path("out/b.jsonl").write_text("")
-    found = {run["name"]: run for run in json.loads(stateroom("runs", "out", "--json").out)}
-    assert (found["a"]["done"], found["a"]["episodes"], found["a"]["finished"]) == (3, 6, False)
-    assert found["a"]["model"] == "pile.py:Puts"
-    assert (found["b"]["done"], found["b"]["metrics"]) == (0, {})
-    assert stateroom("runs", "out").code == 0
-
-
 def test_a_bad_run_is_listed_with_what_is_wrong_and_hides_no_other(stateroom: Command, tmp_path: Path) -> None:
     make_runs(tmp_path / "all")
-    found = {run["name"].removesuffix("/x"): run for run in json.loads(stateroom("runs", "all", "--json").out)}
+    found = {run["name"].removesuffix("/x"): run for run in stateroom("runs", "all", "--json").json}
     assert found.keys() == {"good", *BAD_RUNS, *ODD_RUNS}
     assert {name for name, run in found.items() if run["warnings"]} == {*BAD_RUNS}
     listed = stateroom("runs", "all")
@@ -334,13 +267,12 @@ def test_a_bad_run_is_listed_with_what_is_wrong_and_hides_no_other(stateroom: Co
 def test_a_run_is_listed_whatever_its_files_ending(stateroom: Command) -> None:
     for name in ("x.jsonl", "y.json", "z"):
         stateroom("run", "weather", "--limit", 1, "-o", f"out/{name}")
-    assert {run["name"] for run in json.loads(stateroom("runs", "out", "--json").out)} == {"x", "y", "z"}
+    assert {run["name"] for run in stateroom("runs", "out", "--json").json} == {"x", "y", "z"}
 
 
-def test_of_trees_the_answers_count(stateroom: Command, collect: Any) -> None:
-    collect("unused")
-    stateroom("branch", "pile.py:PileEnvironment", "-m", "pile.py:Puts", "-i", "tasks.jsonl", "-o", "trees/x.jsonl")
-    [found] = json.loads(stateroom("runs", "trees", "--json").out)
+def test_of_trees_the_answers_count(stateroom: Command, pile: tuple[str, ...]) -> None:
+    stateroom("branch", *pile, "-o", "trees/x.jsonl")
+    [found] = stateroom("runs", "trees", "--json").json
     assert (found["done"], found["episodes"], found["failed"]) == (2, 3, 4)
 
 
@@ -364,7 +296,7 @@ def test_two_runs_are_compared(stateroom: Command, collect: Any) -> None:
     assert 'A calls: put(colour="red")' in done.out
     assert "B assistant: One will do." in done.out
     assert "$ stateroom show out/a --task 0 --rollout 0" in done.out
-    found = json.loads(stateroom("compare", "out/b", "out/a", "--json").out)
+    found = stateroom("compare", "out/b", "out/a", "--json").json
     assert (found["won"], found["lost"], found["tied"], found["difference"]) == (1, 0, 1, 0.25)
     worst, best = found["tasks"]
     assert (worst["task"], worst["outcome"], worst["divergence"]) == (1, "tied", None)
@@ -416,35 +348,12 @@ def test_a_run_is_compared_with_its_rescored_one(stateroom: Command, collect: An
 GOLD = '{"responses_create_params": {"input": "2"}, "gold": [{"name": "put", "arguments": {"colour": "blue"}}, %s]}\n'
 
 
-def test_gold_actions_are_played(stateroom: Command, collect: Any) -> None:
-    collect("unused")
-    Path("gold.jsonl").write_text(GOLD % '{"name": "put", "arguments": {"colour": "red"}}')
-    asked = ("pile.py:PileEnvironment", "-m", "gold", "-i", "gold.jsonl")
-    found = json.loads(stateroom("run", *asked, "-o", "out/g.jsonl", "--json").out)
-    assert (found["failed"], found["metrics"]["mean/reward"]) == (0, 1.0)
-    assert 'stones: "blue" added at its end' in stateroom("show", "out/g").out
-    assert json.loads(stateroom("branch", *asked, "--n", 2, "--json").out)["metrics"]["mean/reward"] == 1.0
-
-
-@pytest.mark.parametrize("command", ["run", "branch"])
-def test_without_gold_actions_nothing_begins(refuses: Refuses, command: str) -> None:
-    refuses(command, "counter", "-m", "gold", "-o", "out/x.jsonl")
-    assert not Path("out").exists()
-
-
-def test_a_wrong_gold_action_is_named(refuses: Refuses, collect: Any) -> None:
-    collect("unused")
-    Path("gold.jsonl").write_text(GOLD % '{"tool": "put"}')
-    refuses("run", "pile.py:PileEnvironment", "-m", "gold", "-i", "gold.jsonl")
-
-
 def test_gold_actions_may_speak_to_the_user(stateroom: Command) -> None:
-    found = json.loads(stateroom("run", "office", "-m", "gold", "--store", "memory://", "--limit", 24, "--json").out)
+    found = stateroom("run", "office", "-m", "gold", "--store", "memory://", "--limit", 24, "--json").json
     assert (found["failed"], found["metrics"]["mean/reward"]) == (0, 1.0)
 
 
-def test_a_check_plays_gold_actions_without_a_reference_policy(stateroom: Command, collect: Any) -> None:
-    collect("unused")
+def test_a_check_plays_gold_actions_without_a_reference_policy(stateroom: Command, pile: Any) -> None:
     Path("gold.jsonl").write_text(GOLD % '{"name": "put", "arguments": {"colour": "red"}}')
     done = stateroom("check", "pile.py:PileEnvironment", "--input", "gold.jsonl")
     assert "the gold actions get the full reward for each of 1 task" in " ".join(done.out.split())

@@ -1,4 +1,4 @@
-"""`stateroom serve`: what a user may get wrong, each told in one line. How it serves is tested in `tests/server`."""
+"""`stateroom serve`, `studio` and `model serve`: what a user may get wrong. How they serve is tested elsewhere."""
 
 import os
 import socket
@@ -20,30 +20,51 @@ def _secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "command",
     [
-        ["nothing"],
-        ["no.such:Thing"],
-        ["no_such.py:Thing"],
-        ["counter", "counter"],
-        ["counter", "--store", "rooms.db"],
-        ["counter", "--store", "tape:///x"],
-        ["counter", "--store", "sqlite:///no/such/rooms.db"],
-        ["counter", "--store", "sqlite:///rooms.db?speed=2"],
-        ["counter", "--store", "memory://me:hush@x?speed=2"],
-        ["counter", "--store", "memory://?keys=env:NO_KEYS"],
-        ["counter", "--store", "memory://?max_sessions=x"],
-        ["counter", "--model", "nobody"],
-        ["counter", "--agent", "nobody"],
-        ["counter", "--model", "replay:no.jsonl"],
-        ["counter", "--api-keys", "nothing"],
-        ["counter", "--allow-host", "http://x"],
-        ["counter", "--reload", "--workers", "2"],
-        ["counter", "--host", "ü" * 70],
+        "serve",
+        "serve nothing",
+        "serve no.such:Thing",
+        "serve no_such.py:Thing",
+        "serve counter counter",
+        "serve counter --store rooms.db",
+        "serve counter --store tape:///x",
+        "serve counter --store sqlite:///no/such/rooms.db",
+        "serve counter --store sqlite:///rooms.db?speed=2",
+        "serve counter --store memory://me:hush@x?speed=2",
+        "serve counter --store memory://?keys=env:NO_KEYS",
+        "serve counter --store memory://?max_sessions=x",
+        "serve counter --model nobody",
+        "serve counter --agent nobody",
+        "serve counter --model replay:no.jsonl",
+        "serve counter --api-keys nothing",
+        "serve counter --allow-host http://x",
+        "serve counter --reload --workers 2",
+        "serve counter weather --workers 2 --store memory://",
+        f"serve counter --host {'ü' * 70}",
+        "serve counter --port 99999",
+        "serve counter --workers 0",
+        "serve counter --ttl soon",
+        "serve counter --timeout 0",
+        "serve counter --no-such-option",
+        "serve counter --studio --host 0.0.0.0 --port 0",
+        "studio --host 0.0.0.0 --port 0",
+        "studio --store sqlite:///none.db",
+        "studio nothing",
+        "studio --runs none",
+        "model serve nope:counter",
+        "model serve reference",
+        "model serve nope:Nope",
+        "model serve reference:nope",
+        "model serve replay:none.jsonl",
+        "model serve replay:odd.jsonl",
+        "model serve json:JSONDecoder",
+        pytest.param("model serve local:none.gguf", marks=pytest.mark.more("a local model")),
     ],
 )
-def test_what_cannot_be_served(refuses: Refuses, arguments: list[str]) -> None:
-    refuses("serve", *arguments)
+def test_a_mistake_is_a_short_message(refuses: Refuses, tmp_path: Path, command: str) -> None:
+    (tmp_path / "odd.jsonl").write_text('{"reward": 1}\n')
+    refuses(*command.split())
 
 
 def test_a_file_that_is_no_store(refuses: Refuses, tmp_path: Path) -> None:
@@ -52,13 +73,10 @@ def test_a_file_that_is_no_store(refuses: Refuses, tmp_path: Path) -> None:
     assert (tmp_path / "notes.db").read_text().startswith("these are notes")
 
 
-def test_a_port_that_is_in_use(refuses: Refuses) -> None:
+@pytest.mark.parametrize("command", [("serve", "counter"), ("model", "serve", "reference:counter")])
+def test_a_port_that_is_in_use(refuses: Refuses, command: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        refuses("serve", "counter", "--port", taken.getsockname()[1])
-
-
-def test_several_workers_need_a_store_that_they_share(refuses: Refuses) -> None:
-    refuses("serve", "counter", "weather", "--workers", 2, "--store", "memory://")
+        refuses(*command, "--port", taken.getsockname()[1])
 
 
 @pytest.mark.parametrize("secret", ["short", "long enough to be one,short"])
@@ -73,21 +91,6 @@ def test_a_folder_for_the_secret_that_cannot_be_made(
     monkeypatch.delenv("STATEROOM_SECRET")
     (tmp_path / "data").write_text("in the way")
     refuses("serve", "counter")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["counter", "--port", "99999"],
-        ["counter", "--workers", "0"],
-        ["counter", "--ttl", "soon"],
-        ["counter", "--timeout", "0"],
-        ["counter", "--no-such-option"],
-    ],
-)
-def test_options_that_make_no_sense(refuses: Refuses, arguments: list[str]) -> None:
-    refuses("serve", *arguments)
 
 
 @pytest.mark.parametrize("package", ["uvicorn", "httptools", "prometheus_client"])

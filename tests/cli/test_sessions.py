@@ -1,7 +1,5 @@
 """`stateroom sessions`: lists, states, differences and logs of a store."""
 
-import asyncio
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,8 @@ import pytest
 from stateroom import Environment, Event, SessionLimits, Sessions, State, applies, tool
 from stateroom.gallery import CounterEnvironment
 from stateroom.session import Update
-from stateroom.store import open_store
-from tests.cli.conftest import Refuses
+from stateroom.store import Store
+from tests.cli.conftest import STORE, Refuses, in_store
 from tests.cli.test_end_to_end import environ, run
 from tests.session.stored_sessions import sessions_of
 
@@ -42,27 +40,25 @@ class NotebookEnvironment(Environment[Notebook]):
 
 
 ODD = "[bold]:bug:[/x]"
-STORE = "sqlite:///rooms.db"
 
 
 @pytest.fixture
 def ids(stateroom: Any) -> tuple[str, str]:
     """A store with a closed session, and a live fork of it."""
 
-    async def fill() -> tuple[str, str]:
-        async with open_store(STORE) as store:
-            session = await Sessions(NotebookEnvironment(), store).seed({"topic": ODD, "_hidden": 1})
-            await session.call("write", {"page": ODD}, call_id="first")
-            await session.call("write", {"page": "two"})
-            fork = await session.fork(at=2)
-            await fork.checkpoint("here")
-            await fork.call("publish", {}, call_id="out")
-            await session.rewind(to=1)
-            await session.verify()
-            await session.close()
-            return session.id, fork.id
+    async def fill(store: Store) -> tuple[str, str]:
+        session = await Sessions(NotebookEnvironment(), store).seed({"topic": ODD, "_hidden": 1})
+        await session.call("write", {"page": ODD}, call_id="first")
+        await session.call("write", {"page": "two"})
+        fork = await session.fork(at=2)
+        await fork.checkpoint("here")
+        await fork.call("publish", {}, call_id="out")
+        await session.rewind(to=1)
+        await session.verify()
+        await session.close()
+        return session.id, fork.id
 
-    return asyncio.run(fill())
+    return in_store(fill)
 
 
 def test_list(stateroom: Any, ids: tuple[str, str]) -> None:
@@ -72,7 +68,7 @@ def test_list(stateroom: Any, ids: tuple[str, str]) -> None:
     (line,) = [line for line in shown.splitlines() if line.startswith(fork)]
     assert line.split()[:4] == [fork, "notebook", "live", "5"]
     assert f"└ {closed}  forked at" in shown
-    found = {row["id"]: row for row in json.loads(stateroom("sessions", "list", "--store", STORE, "--json").out)}
+    found = {row["id"]: row for row in stateroom("sessions", "list", "--store", STORE, "--json").json}
     assert (found[closed]["status"], found[closed]["revision"], found[closed]["parent"]) == ("closed", 6, None)
     assert found[fork]["parent"] == {"session": closed, "revision": 2}
 
@@ -81,21 +77,20 @@ def test_list_can_be_narrowed(stateroom: Any, ids: tuple[str, str]) -> None:
     shown = stateroom("sessions", "list", "--store", STORE, "--limit", 1)
     assert "the first 1; --limit shows more" in shown.out
     assert stateroom("sessions", "list", "--store", STORE, "--env", "other").out == "no sessions\n"
-    assert json.loads(stateroom("sessions", "list", "--store", "memory://", "--json").out) == []
+    assert stateroom("sessions", "list", "--store", "memory://", "--json").json == []
 
 
 def test_list_can_be_by_phase_and_in_another_order(stateroom: Any, ids: tuple[str, str]) -> None:
     closed, fork = ids
 
-    async def talk() -> None:
-        async with open_store(STORE) as store:
-            session = await Sessions(NotebookEnvironment(), store).open(fork)
-            await session.agent.say(Update([], "user", ("new_task",)))
+    async def talk(store: Store) -> None:
+        session = await Sessions(NotebookEnvironment(), store).open(fork)
+        await session.agent.say(Update([], "user", ("new_task",)))
 
-    asyncio.run(talk())
+    in_store(talk)
 
     def listed(*given: str) -> list[tuple[str, str | None, float | None]]:
-        rows = json.loads(stateroom("sessions", "list", "--store", STORE, "--json", *given).out)
+        rows = stateroom("sessions", "list", "--store", STORE, "--json", *given).json
         return [(row["id"], row["phase"], row["reward"]) for row in rows]
 
     assert listed("--order", "oldest") == [(closed, None, 0.5), (fork, "planning", None)]
@@ -113,8 +108,8 @@ def test_worlds_and_shared_states_are_listed_on_demand(stateroom: Any) -> None:
     assert every.startswith(few)
     assert re.search(r"^world:office:[0-9a-f]{32}         1  20\d\d-\d\d-\d\d \S{5}$", every, re.MULTILINE)
     assert all(len(line) <= 80 for line in every.splitlines())
-    assert len(json.loads(stateroom(*given, "--json").out)) == 2
-    assert len(json.loads(stateroom(*given, "--json", "--all", "--env", "office").out)) == 3
+    assert len(stateroom(*given, "--json").json) == 2
+    assert len(stateroom(*given, "--json", "--all", "--env", "office").json) == 3
     assert stateroom(*given, "--all", "--env", "other").out == "no sessions\n"
     sizes = stateroom("store", "stats", "--store", "sqlite:///x_sessions.db").out
     assert re.search(r"^world:office:[0-9a-f]{32}  office:world +1 +3\.\d MB$", sizes, re.MULTILINE)
@@ -127,13 +122,12 @@ def test_long_names_are_wrapped_and_all_else_stays_whole(stateroom: Any, tmp_pat
 
     chosen = "evaluation-2026-11-16-task-12-of-the-second-run"
 
-    async def fill() -> str:
-        async with open_store(STORE) as store:
-            sessions = Sessions(Long(), store)
-            await sessions.seed({"initial_count": 1, "expected_count": 2}, session_id=chosen)
-            return (await sessions.seed({"initial_count": 1, "expected_count": 2})).id
+    async def fill(store: Store) -> str:
+        sessions = Sessions(Long(), store)
+        await sessions.seed({"initial_count": 1, "expected_count": 2}, session_id=chosen)
+        return (await sessions.seed({"initial_count": 1, "expected_count": 2})).id
 
-    usual = asyncio.run(fill())
+    usual = in_store(fill)
     for command, columns in (
         (["sessions", "list"], ["session", "environment", "status", "revision", "created", "(UTC)"]),
         (["store", "stats"], ["largest", "session", "environment", "entries", "size"]),
@@ -155,7 +149,7 @@ def test_show_a_state_at_any_revision(stateroom: Any, ids: tuple[str, str]) -> N
     assert f'  pages: ["{ODD}", "two"]' in shown
 
     def state(*more: Any) -> Any:
-        return json.loads(stateroom("sessions", "show", ids[0], "--store", STORE, "--json", *more).out)
+        return stateroom("sessions", "show", ids[0], "--store", STORE, "--json", *more).json
 
     assert state()["state"] == state("--at", 1)["state"] == {"pages": [], "tags": {}}
     assert state("--at", 2)["state"] == {"pages": [ODD], "tags": {ODD: len(ODD)}}
@@ -167,7 +161,7 @@ def test_show_what_differs(stateroom: Any, ids: tuple[str, str]) -> None:
     assert shown.splitlines()[1:] == ["since revision 2:", '  pages[1]: new, "two"', "  tags.two: new, 3"]
     shown = stateroom("sessions", "show", ids[0], "--store", STORE, "--at", 2, "--diff", 2).out
     assert shown.splitlines()[1:] == ["since revision 2: nothing changed"]
-    found = json.loads(stateroom("sessions", "show", ids[0], "--store", STORE, "--diff", 2, "--json").out)
+    found = stateroom("sessions", "show", ids[0], "--store", STORE, "--diff", 2, "--json").json
     assert [each["text"] for each in found["differences"]] == [
         f'pages[0]: "{ODD}" → gone',
         f"tags['{ODD}']: {len(ODD)} → gone",
@@ -192,25 +186,24 @@ def test_log(stateroom: Any, ids: tuple[str, str]) -> None:
         "   5  verdict    reward 0.5",
         "   6  close",
     ]
-    found = json.loads(stateroom("sessions", "log", ids[0], "--store", STORE, "--json").out)
+    found = stateroom("sessions", "log", ids[0], "--store", STORE, "--json").json
     assert [entry["kind"] for entry in found] == ["seed", "call", "call", "rewind", "verdict", "close"]
     assert (found[1]["call_id"], found[1]["output"], len(found[1]["changes"])) == ("first", {"pages": 1}, 2)
 
 
 def test_a_log_tells_what_was_recorded_and_when(stateroom: Any) -> None:
-    async def fill() -> str:
-        async with open_store(STORE) as store:
-            session = await Sessions(NotebookEnvironment(), store, SessionLimits(now=lambda: 1e9)).seed({})
-            await session.record("bell", {"floor": 3}, user="ann")
-            return session.id
+    async def fill(store: Store) -> str:
+        session = await Sessions(NotebookEnvironment(), store, SessionLimits(now=lambda: 1e9)).seed({})
+        await session.record("bell", {"floor": 3}, user="ann")
+        return session.id
 
-    told = stateroom("sessions", "log", asyncio.run(fill()), "--store", STORE).out.splitlines()
+    told = stateroom("sessions", "log", in_store(fill), "--store", STORE).out.splitlines()
     asides = ["                  for ann", "                  at 2001-09-09 01:46 UTC"]
     assert told[1:] == ['   2  record     bell {"floor": 3}', *asides]
 
 
 def test_the_log_of_a_fork_begins_with_its_parents(stateroom: Any, ids: tuple[str, str]) -> None:
-    found = json.loads(stateroom("sessions", "log", ids[1], "--store", STORE, "--json").out)
+    found = stateroom("sessions", "log", ids[1], "--store", STORE, "--json").json
     assert [entry["kind"] for entry in found] == ["seed", "call", "checkpoint", "started", "failed"]
     told = stateroom("sessions", "log", ids[1], "--store", STORE).out.splitlines()[-3:]
     assert told[0] == "   3  checkpoint here"
@@ -269,13 +262,12 @@ class EventBank(Environment[Account]):
 
 
 def test_a_log_tells_of_events(stateroom: Any) -> None:
-    async def fill() -> str:
-        async with open_store("sqlite:///rooms.db") as store:
-            session = await Sessions(EventBank(), store).seed({})
-            await session.call("deposit", {"amount": 5})
-            return session.id
+    async def fill(store: Store) -> str:
+        session = await Sessions(EventBank(), store).seed({})
+        await session.call("deposit", {"amount": 5})
+        return session.id
 
-    shown = stateroom("sessions", "log", asyncio.run(fill()), "--store", "sqlite:///rooms.db").out
+    shown = stateroom("sessions", "log", in_store(fill), "--store", "sqlite:///rooms.db").out
     assert shown.splitlines()[1:] == [
         "   2  call       deposit(amount=5) → 5",
         "                  deposited(amount=5)",
@@ -284,13 +276,12 @@ def test_a_log_tells_of_events(stateroom: Any) -> None:
 
 
 def test_the_log_of_a_shared_state_says_whose_it_is(stateroom: Any) -> None:
-    async def fill() -> str:
-        async with open_store("sqlite:///rooms.db") as store:
-            session = await sessions_of(store).seed({"user": "ann"})
-            await session.call("meet")
-            return session.id
+    async def fill(store: Store) -> str:
+        session = await sessions_of(store).seed({"user": "ann"})
+        await session.call("meet")
+        return session.id
 
-    session = asyncio.run(fill())
+    session = in_store(fill)
     shown = stateroom("sessions", "log", "user:notes:ann", "--store", "sqlite:///rooms.db").out
     assert shown.splitlines() == [
         "   1  seed       ann",

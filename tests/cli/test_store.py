@@ -1,7 +1,5 @@
 """`stateroom store`: check, stats, sweep, prune, vacuum and copy, as a person or a script runs them."""
 
-import asyncio
-import json
 import re
 import sqlite3
 import time
@@ -10,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from stateroom import open_store
 from stateroom.cli import output
-from tests.cli.conftest import Refuses
+from stateroom.store import Store
+from tests.cli.conftest import STORE, Refuses, in_store
 from tests.session.stored_sessions import family, go_on, new, sessions_of
-
-STORE = "sqlite:///rooms.db"
 
 pytestmark = pytest.mark.usefixtures("snapshot_every_commit")
 
@@ -23,22 +19,17 @@ pytestmark = pytest.mark.usefixtures("snapshot_every_commit")
 @pytest.fixture
 def ids(stateroom: Any) -> list[str]:
     """A store with a parent, a live and a closed fork, and a fork of a fork."""
-
-    async def fill() -> list[str]:
-        async with open_store(STORE) as store:
-            return await family(store)
-
-    return asyncio.run(fill())
+    return in_store(family)
 
 
 def as_json(stateroom: Any, *arguments: Any, code: int = 0) -> Any:
     done = stateroom("store", *arguments, "--json")
     assert (done.code, done.err) == (code, "")
-    return json.loads(done.out)
+    return done.json
 
 
 def state(stateroom: Any, session: str, store: str = STORE, *more: Any) -> Any:
-    return json.loads(stateroom("sessions", "show", session, "--store", store, "--json", *more).out)["state"]
+    return stateroom("sessions", "show", session, "--store", store, "--json", *more).json["state"]
 
 
 def change(statement: str, **values: Any) -> None:
@@ -69,12 +60,11 @@ def test_check(stateroom: Any, ids: list[str]) -> None:
 def test_a_damaged_session_is_listed_and_all_else_goes_on(stateroom: Any, kind: str) -> None:
     url = STORE if kind == "sqlite" else "file://./rooms"
 
-    async def fill() -> list[str]:
-        async with open_store(url) as store:
-            await new(store, 2)
-            return await family(store)
+    async def fill(store: Store) -> list[str]:
+        await new(store, 2)
+        return await family(store)
 
-    damaged = asyncio.run(fill())[0]
+    damaged = in_store(fill, url)[0]
     if kind == "sqlite":
         change("UPDATE sessions SET owner = CAST(x'ff' AS TEXT) WHERE id = :id", id=damaged)
     else:
@@ -158,17 +148,16 @@ def test_prune_what_is_old(stateroom: Any, ids: list[str]) -> None:
 
 
 def test_prune_shows_a_part_of_many(stateroom: Any) -> None:
-    async def fill() -> None:
-        async with open_store(STORE) as store:
-            for _ in range(23):
-                await (await new(store, 1)).close()
+    async def fill(store: Store) -> None:
+        for _ in range(23):
+            await (await new(store, 1)).close()
 
-    asyncio.run(fill())
+    in_store(fill)
     given = ("store", "prune", "--store", STORE, "--closed-older-than", "0s")
     shown = stateroom(*given, "--dry-run").out
     assert shown.count("all: it was closed") == 20
     assert "and 3 more; --json lists them all" in shown
-    assert len(json.loads(stateroom(*given, "--json").out)["cuts"]) == 23
+    assert len(stateroom(*given, "--json").json["cuts"]) == 23
     assert stateroom("store", "check", "--store", STORE).out == "0 sessions checked: all is well\n"
 
 
@@ -204,12 +193,11 @@ def test_copy(stateroom: Any, ids: list[str]) -> None:
 
 
 def test_copy_a_part(stateroom: Any, ids: list[str]) -> None:
-    async def add_another() -> None:
-        async with open_store(STORE) as store:
-            session = await new(store, 2)
-            await session.call("meet")
+    async def add_another(store: Store) -> None:
+        session = await new(store, 2)
+        await session.call("meet")
 
-    asyncio.run(add_another())
+    in_store(add_another)
     given = ("copy", "--store", STORE, "--to")
     assert as_json(stateroom, *given, "sqlite:///one.db", "--session", ids[3])["sessions"] == 3
     assert as_json(stateroom, *given, "sqlite:///two.db", "--session", ids[2], "--session", ids[3])["sessions"] == 4
@@ -220,11 +208,10 @@ def test_copy_a_part(stateroom: Any, ids: list[str]) -> None:
 def test_what_cannot_be_copied_is_said(stateroom: Any, ids: list[str]) -> None:
     stateroom("store", "copy", "--store", STORE, "--to", "sqlite:///copy.db")
 
-    async def go_on_in_the_copy() -> None:
-        async with open_store("sqlite:///copy.db") as store:
-            await go_on(await sessions_of(store).open(ids[3]), 1)
+    async def go_on_in_the_copy(store: Store) -> None:
+        await go_on(await sessions_of(store).open(ids[3]), 1)
 
-    asyncio.run(go_on_in_the_copy())
+    in_store(go_on_in_the_copy, "sqlite:///copy.db")
     done = stateroom("store", "copy", "--store", STORE, "--to", "sqlite:///copy.db")
     assert (done.code, done.err) == (1, "")
     assert re.search(rf"^{ids[3]} +there is another session '{ids[3]}'", done.out, re.MULTILINE)
@@ -240,7 +227,7 @@ def test_progress_is_shown_when_it_takes_long(stateroom: Any, ids: list[str], mo
     assert "copying sessions" in shown.err
     assert "4/4" in shown.err
     assert "copying sessions" not in shown.out
-    assert json.loads(stateroom("store", "check", "--store", STORE, "--json").out) == {"sessions": 4, "problems": []}
+    assert stateroom("store", "check", "--store", STORE, "--json").json == {"sessions": 4, "problems": []}
 
 
 @pytest.mark.parametrize(
@@ -271,13 +258,6 @@ def test_a_mistake_is_a_short_message(refuses: Refuses, ids: list[str], argument
     refuses("store", *arguments.split())
     assert not Path("typo.db").exists()
     assert not Path("b.db").exists()
-
-
-@pytest.mark.parametrize("command", ["check", "stats", "sweep", "prune", "vacuum", "copy"])
-def test_every_command_explains_itself(stateroom: Any, command: str) -> None:
-    told = stateroom("store", command, "--help")
-    assert told.code == 0
-    assert f"Example: stateroom store {command} --store" in re.sub(r"\s+", " ", told.out)
 
 
 def test_a_store_that_fails_midway_is_a_short_message(refuses: Refuses, ids: list[str]) -> None:

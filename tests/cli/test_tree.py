@@ -41,7 +41,7 @@ class Odd:
 def grown(stateroom: Any, *options: Any) -> dict[str, Any]:
     done = stateroom("branch", "extraction", "-m", "noisy", "--output", "x.jsonl", "--json", *options)
     assert done.code == 0, done.err
-    found = json.loads(done.out)
+    found = done.json
     assert isinstance(found, dict)
     return found
 
@@ -87,7 +87,7 @@ def test_a_rule_of_ones_own(stateroom: Any, tmp_path: Path) -> None:
     (tmp_path / "rules.py").write_text(RULES)
     assert grown(stateroom, "--rule", "rules.py:Twice", "--limit", 1)["branches"] == 2
     done = stateroom("branch", "extraction", "--rule", "rules:Twice", "-n", 5, "--limit", 1, "--json")
-    assert json.loads(done.out)["branches"] == 5
+    assert done.json["branches"] == 5
 
 
 FALLS_SOMETIMES = """
@@ -133,13 +133,13 @@ def test_failed_branches_are_counted_wherever_the_run_is_seen(stateroom: Any, tm
     (tmp_path / "falls.py").write_text(FALLS_SOMETIMES)
     command = ("branch", "counter", "--model", "falls.py:Falls", "-n", 8, "--output", "x.jsonl")
     done = stateroom(*command, "--limit", 1, "--json")
-    found = json.loads(done.out)
+    found = done.json
     assert (done.code, found["failed"]) == (1, 0)
     assert 0 < found["broken"] < 8
-    [listed] = json.loads(stateroom("runs", ".", "--json").out)
+    [listed] = stateroom("runs", ".", "--json").json
     assert (listed["done"], listed["failed"]) == (1, found["broken"])
     exported = stateroom("export", "x.jsonl", "--to", "jsonl", "--advantages", "vine", "--json")
-    assert (exported.code, json.loads(exported.out)["failed"]) == (0, found["broken"])
+    assert (exported.code, exported.json["failed"]) == (0, found["broken"])
     assert "x_failures.jsonl" in exported.err
 
 
@@ -189,18 +189,18 @@ def test_a_long_episode_can_be_shown(stateroom: Any, tmp_path: Path) -> None:
     done = stateroom("tree", "long_tree.jsonl")
     assert (done.code, len(done.out.splitlines())) == (0, 1 + 8 + 1)
     assert "19,991 steps more: --steps" in done.out
-    assert len(json.loads(stateroom("tree", "long_tree.jsonl", "--json").out)[0]["nodes"]) == 20_000
+    assert len(stateroom("tree", "long_tree.jsonl", "--json").json[0]["nodes"]) == 20_000
 
 
 def test_json_is_all_of_it(stateroom: Any) -> None:
     grown(stateroom, "--limit", 3)
-    found = json.loads(stateroom("tree", "x_tree.jsonl", "--json").out)
+    found = stateroom("tree", "x_tree.jsonl", "--json").json
     assert [(tree["task"], tree["ends"]) for tree in found] == [(0, 4), (1, 4), (2, 4)]
     assert [node for tree in found for node in tree["nodes"]] == rows("x_tree.jsonl")
     for tree in found:
         (answer,) = [node for node in tree["nodes"] if node["chosen"]]
         assert tree["answer"] == {"id": answer["id"], "reward": answer["reward"]}
-    (one,) = json.loads(stateroom("tree", "x_tree.jsonl", "--task", 2, "--json").out)
+    (one,) = stateroom("tree", "x_tree.jsonl", "--task", 2, "--json").json
     assert one == found[2]
 
 
@@ -211,15 +211,3 @@ def test_a_tree_that_is_not_there(stateroom: Any, refuses: Refuses, arguments: l
 
 
 # Groups.
-
-
-def test_groups(stateroom: Any) -> None:
-    found = json.loads(stateroom("run", "counter", "-g", 3, "--limit", 2, "-o", "x.jsonl", "--json").out)
-    assert found["episodes"] == 6
-    assert len({row["_stateroom_parent"]["session"] for row in rows("x.jsonl")}) == 2
-    assert {"pass@1", "pass@3"} <= set(found["metrics"])
-
-
-def test_groups_are_not_repeated(refuses: Refuses, tmp_path: Path) -> None:
-    refuses("run", "counter", "--group", 3, "--repeats", 2)
-    assert not (tmp_path / "rollouts").exists()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from stateroom.cli.configuration import Configuration
+from stateroom.cli.config import Configuration
 from stateroom.config import GymImport, import_gym
 from stateroom.errors import BadConfig
 

@@ -1,6 +1,7 @@
 """facts: the source that decides by the rules, and no reward without having compared it with the others."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -105,51 +106,39 @@ async def test_no_trick_gets_a_reward(store: Store, calls: Any, components: Any)
 
 
 class Shortcut(REFERENCE):  # type: ignore[misc, valid-type]
-    """Does what the reference policy does, but sees other documents than there are."""
+    """Does what the reference policy does, but sees something else in each document, and perhaps other rules."""
+
+    def __init__(self, see: Callable[[dict[str, Any]], dict[str, Any]], rules: str | None) -> None:
+        super().__init__()
+        self.see = see
+        self.rules = rules
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         return super().respond([self.seen(item) for item in conversation], tools)
 
     def seen(self, item: Item) -> Item:
+        if item.get("role") == "system" and self.rules is not None:
+            return {**item, "content": self.rules}
         shown = json.loads(item["output"]) if item.get("type") == "function_call_output" else None
-        return {**item, "output": json.dumps(self.other(shown))} if isinstance(shown, dict) else item
-
-    def other(self, shown: dict[str, Any]) -> dict[str, Any]:
-        raise NotImplementedError
-
-
-class NewestWins(Shortcut):
-    """Takes all kinds for one."""
-
-    def other(self, shown: dict[str, Any]) -> dict[str, Any]:
-        return {**shown, "kind": "register"} if "kind" in shown else shown
-
-    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-        ranked = [{**item, "content": "register"} if item.get("role") == "system" else item for item in conversation]
-        return super().respond(ranked, tools)
+        if not isinstance(shown, dict) or "kind" not in shown:
+            return item
+        return {**item, "output": json.dumps(shown | self.see(shown))}
 
 
-class OldestWins(Shortcut):
-    """Takes all documents of a kind for equally old, so that the first one found wins."""
-
-    def other(self, shown: dict[str, Any]) -> dict[str, Any]:
-        return {**shown, "date": "2000-01-01"} if "date" in shown else shown
-
-
-class TrustsAll(Shortcut):
-    """Does not care what was withdrawn."""
-
-    def other(self, shown: dict[str, Any]) -> dict[str, Any]:
-        return {**shown, "text": shown["text"].replace("withdrawn", "fine")} if "text" in shown else shown
-
-
-@pytest.mark.parametrize(("policy", "most"), [(NewestWins, 0.0), (OldestWins, 0.6), (TrustsAll, 0.6)])
-async def test_each_rule_is_needed(store: Store, policy: type[Shortcut], most: float) -> None:
+@pytest.mark.parametrize(
+    ("see", "rules", "most"),
+    [
+        (lambda document: {"kind": "register"}, "register", 0.0),  # the newest wins, of whatever kind
+        (lambda document: {"date": "2000-01-01"}, None, 0.6),  # the first that was found wins
+        (lambda document: {"text": document["text"].replace("withdrawn", "fine")}, None, 0.6),
+    ],
+)
+async def test_each_rule_is_needed(store: Store, see: Any, rules: str | None, most: float) -> None:
     rows = generate_tasks(FactsEnvironment, 60, seed=2)
     rewards = []
     for row in rows:
         session = await Sessions(FactsEnvironment(), store).seed(row)
-        await run(Agent(policy()), session)
+        await run(Agent(Shortcut(see, rules)), session)
         rewards.append((await session.verify()).reward)
     assert sum(rewards) / len(rewards) <= most
 

@@ -3,19 +3,18 @@
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from importlib.resources import files
 from random import Random
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from stateroom import Sessions, Verdict, open_store
 from stateroom.agent import Agent, run
 from stateroom.gallery import Office, OfficeEnvironment
 from stateroom.gallery.office.tasks import KINDS, example_tasks
-from stateroom.model import Policy, Scripted, function_call
+from stateroom.model import Policy
 from stateroom.rollout import generate_tasks
 from stateroom.session import Session
 from tests.messages import says
@@ -47,12 +46,6 @@ def some(each: int, *kinds: str) -> list[Row]:
 
 def one(kind: str, **fields: Any) -> Row:
     return next(row for row in TASKS if row["kind"] == kind and fields.items() <= row.items())
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def sessions() -> AsyncIterator[Sessions[Office]]:
-    async with open_store("memory://") as store:
-        yield Sessions[Office](OfficeEnvironment(), store)
 
 
 async def play(sessions: Sessions[Office], row: Row, policy: Policy) -> Verdict:
@@ -205,21 +198,14 @@ async def test_drafts_and_the_wording_of_mails_do_not_count_but_their_facts_do(s
     given = {**mail["arguments"], "subject": "Your question", "body": f"Dear all, {' AND '.join(told['says'])}."}
     assert (await judged(sessions, row, [draft, {**mail, "arguments": given}])).reward == 1.0
     given["body"] = f"Ask {told['says'][0]}."
-    verdict = await judged(sessions, row, [{**mail, "arguments": given}])
-    assert verdict.components == {"goal": 0.0, "untouched": 1.0, "rules": 1.0}
+    every_day = " ".join((*told["says"], *(f"2026-03-{day:02}" for day in range(1, 32))))
+    for body in (every_day, given["body"]):  # one that names every day tells none
+        verdict = await judged(sessions, row, [{**mail, "arguments": given | {"body": body}}])
+        assert verdict.components == {"goal": 0.0, "untouched": 1.0, "rules": 1.0}
     assert verdict.reason == f"mail to {told['to'][0]}: should say {' and '.join(told['says'])}"
     elsewhere = {**mail, "arguments": {**mail["arguments"], "to": ["me@x.example"]}}
     verdict = await judged(sessions, row, [{**mail, "arguments": given}, elsewhere])
     assert verdict.components == {"goal": 0.0, "untouched": 0.0, "rules": 1.0}
-
-
-async def test_a_mail_that_names_every_day_tells_none(sessions: Sessions[Office]) -> None:
-    row = one("answer_status")
-    [mail] = writes(row)
-    [told] = row["told"]
-    body = " ".join((*told["says"], *(f"2026-03-{day:02}" for day in range(1, 32))))
-    verdict = await judged(sessions, row, [{**mail, "arguments": {**mail["arguments"], "body": body}}])
-    assert verdict.components == {"goal": 0.0, "untouched": 1.0, "rules": 1.0}
 
 
 async def test_the_reason_says_what_differs(sessions: Sessions[Office]) -> None:
@@ -258,19 +244,14 @@ async def test_the_manager_decides_what_is_named_and_notes_it(
     assert await session.reply("EX-1201 is settled.", call_id="b") is None
 
 
-async def test_the_manager_is_not_asked_in_vain_for_ever(sessions: Sessions[Office]) -> None:
-    session = await sessions.seed(one("settle_large"))
-    assert await session.reply("May I pay EX-0001?", call_id="a") is not None  # which needs no approval
-    assert session.state.approvals == {}
-    assert await session.reply("Hello?", call_id="b") is None
-
-
 @pytest.mark.parametrize("message", ["May I pay EX-0001?", "May I?"])
-async def test_who_asks_for_what_needs_no_approval_is_told_why_there_is_none(
+async def test_the_manager_says_what_needs_no_approval_but_not_for_ever(
     sessions: Sessions[Office], message: str
 ) -> None:
     session = await sessions.seed(one("settle_large"))
     says(str(await session.reply(message, call_id="a")))
+    assert session.state.approvals == {}
+    assert await session.reply("Hello?", call_id="b") is None
 
 
 async def test_nobody_answers_where_nothing_needs_an_approval(sessions: Sessions[Office]) -> None:
@@ -335,11 +316,3 @@ async def test_who_takes_somebody_for_their_namesake_fails_twice(sessions: Sessi
     row = next(row for row in rows if names[row["gold"][0]["arguments"]["query"]] > 1)
     verdict = await play(sessions, row, policy)
     assert verdict.components == {"goal": 0.0, "untouched": 0.0, "rules": 1.0}
-
-
-async def test_an_agent_that_makes_up_ids_is_told_how_to_find_them(sessions: Sessions[Office]) -> None:
-    session = await sessions.seed(one("set_priority"))
-    agent = Agent(Scripted([[function_call("set_priority", "a", ticket_id="T-1", priority="low")], "Done."]))
-    trajectory = await run(agent, session)
-    [output] = [item["output"] for item in trajectory.output if item["type"] == "function_call_output"]
-    says(json.loads(output)["error"]["message"])

@@ -14,29 +14,30 @@ from stateroom.model import Item, calls_of, function_call_output, input_items, m
 from tests.cli.conftest import Command
 
 DATA = Path(__file__).with_name("nemo_gym")
-WORDS = {"id": 0, "expected_synonyms": ["Warm", "Blazing"], "minefield_label": "Hot", "minefield_label_value": 299}
+WORDS = {"id": 0, "expected_synonyms": ["Warm", "Blazing"], "expected_synonym_values": [407, 711]}
+WORDS |= {"minefield_label": "Hot", "minefield_label_value": 299}
+
+
+def played(stateroom: Command, name: str, tasks: Path) -> Any:
+    """How the reference policy does on a file of tasks."""
+    return stateroom("run", name, "--input", tasks, "--model", "reference", "--json").json
 
 
 @pytest.mark.parametrize("name", ["counter", "extraction", "weather"])
 def test_the_examples_of_nemo_gym_are_solved(stateroom: Command, name: str) -> None:
-    told = stateroom("run", name, "--input", DATA / name / "example.jsonl", "--model", "reference", "--json")
-    found = json.loads(told.out)
+    found = played(stateroom, name, DATA / name / "example.jsonl")
     assert (found["episodes"], found["failed"], found["metrics"]["mean/reward"]) == (5, 0, 1.0)
 
 
 @pytest.mark.parametrize(
     ("name", "prompt", "fields"),
     [
-        (
-            "counter",
-            "Increment the counter by 2, then tell me the current value.",
-            {"initial_count": 3, "expected_count": 5},
-        ),
-        ("counter", "add 4 then add 3 then get the count", {"initial_count": 0, "expected_count": 7}),
+        ("counter", "Increment the counter by 2, then tell me the current value.", {"expected_count": 2}),
+        ("counter", "add 4 then add 3 then get the count", {"expected_count": 7}),
         (
             "extraction",
-            "For the synonyms ['Warm', 'Blazing'], look up each synonym_value and then submit the list.",
-            {"expected_synonym_values": [407, 711], **WORDS},
+            "For the synonyms ['Warm', 'Blazing'], look up each synonym_value, then submit the list.",
+            {},
         ),
         ("weather", "Tell me the weather in New York", {}),
     ],
@@ -45,9 +46,8 @@ def test_prompts_of_nemo_gyms_tutorials_are_solved(
     stateroom: Command, tmp_path: Path, name: str, prompt: str, fields: dict[str, Any]
 ) -> None:
     tasks = tmp_path / "tasks.jsonl"
-    tasks.write_text(json.dumps({"responses_create_params": {"input": prompt}, **fields}))
-    told = stateroom("run", name, "--input", tasks, "--model", "reference", "--json")
-    assert json.loads(told.out)["metrics"]["mean/reward"] == 1.0
+    tasks.write_text(json.dumps({"responses_create_params": {"input": prompt}, "initial_count": 0, **WORDS, **fields}))
+    assert played(stateroom, name, tasks)["metrics"]["mean/reward"] == 1.0
 
 
 async def in_a_thread(environment: Environment[Any, Any], task: dict[str, Any], *prompts: str) -> list[list[Item]]:
@@ -72,21 +72,19 @@ async def test_the_counter_goes_on_in_a_thread() -> None:
 
 async def test_extraction_goes_on_in_a_thread() -> None:
     prompts = ("Look up one at a time: fast, speedy. Then hand in.", "For the synonyms ['Warm'], do the same.")
-    turns = await in_a_thread(ExtractionEnvironment(), {"expected_synonym_values": [407], **WORDS}, *prompts)
+    turns = await in_a_thread(ExtractionEnvironment(), WORDS, *prompts)
     submitted = [calls_of({"output": turn}, "extract_synonym_values")[-1]["arguments"] for turn in turns]
     assert [json.loads(each)["synonym_values"] for each in submitted] == [[430, 650], [407]]
 
 
 def test_weather_goes_on_in_a_conversation() -> None:
     policy = find_environment("weather").policies["reference"]()
-    conversation = input_items("What is the weather in Lima?")
-    cities = []
-    for prompt in ("And what is it like in Porto?", ""):
+    conversation: list[Item] = []
+    for city in ("Lima", "Porto"):
+        conversation += input_items(f"What is the weather in {city}?")
         [call] = policy.respond(conversation, [])
-        cities.append(json.loads(call["arguments"])["city"])
-        output = WeatherEnvironment().get_weather(cities[-1])
+        assert json.loads(call["arguments"]) == {"city": city}
+        output = WeatherEnvironment().get_weather(city)
         conversation += [call, function_call_output(call["call_id"], json.dumps(output))]
-        said = policy.respond(conversation, [])
-        assert said == [message(f"The weather in {cities[-1]} is cold.")]
-        conversation += [*said, *input_items(prompt)]
-    assert cities == ["Lima", "Porto"]
+        conversation += policy.respond(conversation, [])
+        assert conversation[-1] == message(f"The weather in {city} is cold.")

@@ -12,10 +12,8 @@ there are between two words, or dashes in a rule, does not matter, nor where a p
 bars are not shown. The ports 8000 to 8009 stand for free ones.
 """
 
-from tests.pages.errors import PageError
-from tests.pages.outputs import shows
-from tests.pages.reader import reader_variables, run_page
-from tests.pages.steps import FENCE, steps_of
+from tests.pages.reader import reader_variables, run_page, shows
+from tests.pages.steps import FENCE, PageError, steps_of
 from tests.pages.warm import warm_commands
 
 __all__ = ["FENCE", "PageError", "reader_variables", "run_page", "shows", "steps_of", "warm_commands"]

@@ -12,16 +12,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.pages.errors import PageError
-from tests.pages.outputs import shows
-from tests.pages.set_up import is_set_up
-from tests.pages.steps import Code, Command, File, Step, check_that_files_are_used, steps_of
+from tests.pages.steps import Code, Command, File, PageError, Step, check_that_files_are_used, is_set_up, steps_of
 from tests.pages.talk import PYTHON, Talk
 from tests.patience import PATIENCE
 from tests.processes import QUICK_PYTEST
 from tests.servers.ports import free_port
 
 PORT = re.compile(r"\b800\d\b")
+
+PROGRESS = re.compile(r"━━━|^.+: \d+(/\d+)?, \d+:\d\d:\d\d$")
+"""A progress bar, or a line of progress: no page shows one."""
 
 
 def run_page(page: str, folder: Path, name: str = "page", *, commands: Path) -> None:
@@ -181,3 +181,22 @@ def _with_free_ports(page: str) -> str:
     """The page with a free port for each that it names."""
     free = {port: str(free_port()) for port in sorted(set(PORT.findall(page)))}
     return PORT.sub(lambda port: free[port[0]], page)
+
+
+def shows(shown: str, printed: str, *, more: bool = False) -> bool:
+    """Whether a page shows what was printed; with `more`, whether it shows how that begins."""
+    pattern = "".join(r"(?:.*\n)*?" if line == "…" else _pattern(line) for line in _lines(shown))
+    text = "".join(f"{line}\n" for line in _lines(printed))
+    return bool(re.match(pattern, text) if more else re.fullmatch(pattern, text))
+
+
+def _pattern(line: str) -> str:
+    """Matches a line, which a page may break where it is too long."""
+    words = (".*?".join(map(re.escape, word.split("…"))) for word in line.split())
+    return "".join(rf"{word}[ \n]" for word in words)
+
+
+def _lines(text: str) -> list[str]:
+    """The lines that are not blank, without progress bars, and with single blanks and short rules."""
+    lines = (" ".join(re.sub("─+", "─", line).split()) for line in text.splitlines() if not PROGRESS.search(line))
+    return [line for line in lines if line]

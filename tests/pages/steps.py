@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.pages.errors import PageError
+ROOT = Path(__file__).parents[2]
 
 FENCE = re.compile(
     r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=indent)(?P=ticks) *$", re.M | re.S
@@ -21,6 +21,10 @@ EXIT = re.compile(r"\s#\s*exit (\d+)$")
 COMMAND = re.compile(r"^\$ (?P<text>(?:.*\\\n)*.*)\n(?P<shown>(?:(?!\$ ).*\n)*)", re.M)
 
 PARSERS: dict[str, Callable[[str], object]] = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}
+
+
+class PageError(AssertionError):
+    """Something that a page shows is not so."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,29 @@ class Command:
 
 
 Step = Code | File | Command
+
+
+def is_set_up(command: Command) -> bool:
+    """Whether a command sets this project up: it would need a network, or has been done, and so it does not run.
+
+    Raises:
+        PageError: It would not work, or shows an output that nobody checks.
+    """
+    match command.text.split():
+        case ["make", target]:
+            possible = target in re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
+        case ["pip" | ".venv/bin/pip", "install", *_]:
+            extras = re.search(r"\[(.*)\]", command.text)
+            possible = not extras or set(extras[1].split(",")) <= _extras()
+        case ["git", "clone", _] | ["python3" | "python", "-m", "venv", _] | ["." | "source", ".venv/bin/activate"]:
+            possible = True
+        case _:
+            return False
+    if not possible:
+        raise PageError(f"{command.text}\nis not possible")
+    if command.shown:
+        raise PageError(f"{command.text}\nshows an output that nobody checks")
+    return True
 
 
 def steps_of(page: str) -> list[Step]:
@@ -117,3 +144,8 @@ def _commands(line: int, block: str) -> list[Command]:
         number = line + block[: command.start()].count("\n")
         commands.append(Command(number, text, int(code[1]) if code else 0, command["shown"].strip()))
     return commands
+
+
+def _extras() -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return set(project["optional-dependencies"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from tests.pages.errors import PageError
+from tests.pages.steps import PageError
 from tests.patience import PATIENCE
 
 PYTHON = """

@@ -173,7 +173,7 @@ def run(name: str, arguments: list[str], folder: str, variables: dict[str, str])
         exec(compile(arguments[1], "<string>", "exec"), vars(module))
     else:
         sys.path[0] = str(Path(arguments[0]).resolve().parent)
-        runpy.run_path(arguments[0], run_name="__main__")
+        runpy.run_path(str(Path(arguments[0]).resolve()), run_name="__main__")
 
 
 def finish(job: Any) -> NoReturn:
@@ -184,7 +184,10 @@ def finish(job: Any) -> NoReturn:
     except SystemExit as error:
         code = error.code
     except BaseException as error:  # noqa: BLE001 - as the interpreter does
-        traceback.print_exception(error)
+        at = error.__traceback__
+        while at is not None and at.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+            at = at.tb_next
+        traceback.print_exception(error.with_traceback(at))
         code = 1
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()

@@ -16,6 +16,7 @@ from rich.tree import Tree
 from stateroom.cli.command import Output
 from stateroom.cli.options import warn_of_missing_prompts
 from stateroom.cli.output import (
+    MAX_ROWS,
     console,
     counted,
     failure_lines,
@@ -39,9 +40,6 @@ from stateroom.rollout import (
 )
 from stateroom.session import result_of, written_arguments
 from stateroom.state import brief
-
-MAX_ROWS = 20
-"""Tasks that are shown one by one."""
 
 COLUMNS = ("reward", "tree_reward", "tree_branches", "tree_steps", "tree_tool_calls")
 

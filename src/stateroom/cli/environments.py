@@ -200,7 +200,7 @@ def environments() -> Output:
 
     Example: stateroom environments
     """
-    found = [*map(_describe, registered())]
+    described = [*map(_describe, registered())]
     rows = [
         (
             row["name"],
@@ -210,10 +210,10 @@ def environments() -> Output:
             "\n".join(row["policies"]),
             row["examples"],
         )
-        for row in found
+        for row in described
     ]
     columns = ("name!", "what", "state!", "tools#", "policies!", "tasks#")
-    return Output(lambda: found, lambda: print_table(columns, rows))
+    return Output(lambda: described, lambda: print_table(columns, rows))
 
 
 def tasks(

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from math import inf
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -28,6 +28,9 @@ errors = Terminal(stderr=True)
 
 ID_LENGTH = 24
 """Characters of a session's id, unless the id was chosen by a client."""
+
+MAX_ROWS = 20
+"""Rows of a long table that are shown; --json has all."""
 
 ESCAPES = {code: f"\\u{code:04x}" for code in CONTROLS if code > 0x20}
 """Control characters that JSON allows in strings, as escapes."""
@@ -59,12 +62,13 @@ def print_json(value: Any) -> None:
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """An empty table. A column whose name ends in `#` has numbers, and one that ends in `!` is never wrapped."""
+    """An empty table. After a column's name, `#` stands for numbers, and `!` for one that is never wrapped."""
     made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     made.box, made.padding, made.pad_edge, made.show_edge = SIMPLE_HEAD, (0, 1, 0, 0), False, False
     for column in columns:
-        justify: Literal["left", "right"] = "right" if column.endswith("#") else "left"
-        made.add_column(column.rstrip("#!"), justify=justify, overflow="fold", no_wrap=column.endswith("!"))
+        name = column.rstrip("#!")
+        marks = column.removeprefix(name)
+        made.add_column(name, justify="right" if "#" in marks else "left", overflow="fold", no_wrap="!" in marks)
     return made
 
 

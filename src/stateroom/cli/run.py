@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from stateroom.cli.command import OptionSources, Output
-from stateroom.cli.configuration import ConfigFiles, Configuration, Overrides, names_and_overrides, run_options
+from stateroom.cli.config import ConfigFiles, Configuration, Overrides, names_and_overrides, run_options
 from stateroom.cli.options import warn_of_missing_prompts
 from stateroom.cli.output import (
     console,

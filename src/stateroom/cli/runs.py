@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from heapq import nsmallest
 from math import inf
 from pathlib import Path
+from statistics import fmean
 from sys import maxsize
 from typing import Annotated, Any, Literal
 
@@ -16,6 +17,7 @@ from rich.text import Text
 from stateroom.cli.command import Output
 from stateroom.cli.options import RunPath, existing_store
 from stateroom.cli.output import (
+    MAX_ROWS,
     console,
     counted,
     note,
@@ -53,9 +55,6 @@ from stateroom.store import Store
 MAX_EPISODES = 3
 """Episodes that are shown if none are chosen."""
 
-MAX_ROWS = 20
-"""Tasks of a comparison or a profile that are shown; --json has all."""
-
 LONGEST = 800
 """Characters of an item that are shown; --json has all."""
 
@@ -75,8 +74,8 @@ def runs(
 
     Example: stateroom runs out --json
     """
-    found = sorted((_summary(run, folder) for run in find_runs(folder)), key=lambda run: run.started, reverse=True)
-    return Output(lambda: [run.data() for run in found], lambda: _print_runs(found, folder, limit))
+    summaries = sorted((_summary(run, folder) for run in find_runs(folder)), key=lambda run: run.started, reverse=True)
+    return Output(lambda: [run.data() for run in summaries], lambda: _print_runs(summaries, folder, limit))
 
 
 def _summary(run: StoredRun, folder: Path) -> RunSummary:
@@ -90,9 +89,7 @@ def _print_runs(runs: list[RunSummary], folder: Path, limit: int) -> None:
     if not runs:
         console.print(f"no runs in {folder}")
         return
-    made = table("run", "done#", "failed#", "reward#", "pass@1#", "started (UTC)!")
-    for column in made.columns[1:]:
-        column.no_wrap = True
+    made = table("run", "done#!", "failed#!", "reward#!", "pass@1#!", "started (UTC)!")
     for run in runs[:limit]:
         reward = with_error(run.metrics, "mean/reward", "reward") if run.metrics else "-"
         passed = number(run.metrics["pass@1"]) if run.metrics else "-"
@@ -128,14 +125,14 @@ async def show(
     """
     if failed and lowest is not None:
         raise InvalidOption("lowest", "not together with --failed: such episodes have no reward")
-    found = StoredRun.find(run)
+    stored = StoredRun.find(run)
     chosen = [
         episode
-        for episode in found.episodes()
+        for episode in stored.episodes()
         if task in (None, episode.task) and rollout in (None, episode.rollout) and (episode.failed or not failed)
     ]
     if not chosen:
-        file = found.files.rollouts
+        file = stored.files.rollouts
         raise NotFound(
             f"no such episode of {file} failed; --lowest 5 shows those with the lowest rewards"
             if failed
@@ -148,7 +145,7 @@ async def show(
         chosen = _lowest(chosen, MAX_EPISODES)
     else:
         chosen.sort(key=lambda episode: (episode.task, episode.rollout))
-    conversations, missing = await _read(found, chosen, store)
+    conversations, missing = await _read(stored, chosen, store)
     episodes = [*zip(chosen, conversations, strict=True)]
 
     def print_all() -> None:
@@ -237,29 +234,29 @@ def compare(first: RunPath, second: RunPath) -> Output:
     Example: stateroom compare rollouts/before.jsonl rollouts/after.jsonl
     """
     pair = StoredRun.find(first), StoredRun.find(second)
-    found = compare_runs(*pair)
+    comparison = compare_runs(*pair)
 
     def print_all() -> None:
         for letter, run in zip("AB", pair, strict=True):
             by = f", by {run.description.model}" if run.description is not None else ""
             say(f"{letter}: {run.files.rollouts}{by}")
-        _print_comparison(found)
-        if changed := [task for task in found.tasks if task.outcome != "tied"]:
+        _print_comparison(comparison)
+        if changed := [task for task in comparison.tasks if task.outcome != "tied"]:
             print_table(("task#", "A#", "B#", "B - A#", "where they part"), [*map(_difference, changed)], most=MAX_ROWS)
             where = "" if changed[0].rollout is None else f" --rollout {changed[0].rollout}"
             for path in (first, second):
                 say(f"$ stateroom show {path} --task {changed[0].task}{where}", "dim")
-        for warning in _warnings(found):
+        for warning in _warnings(comparison):
             note(warning)
 
-    return Output(lambda: _comparison_data(found), print_all)
+    return Output(lambda: _comparison_data(comparison), print_all)
 
 
-def _comparison_data(found: RunComparison) -> dict[str, Any]:
+def _comparison_data(comparison: RunComparison) -> dict[str, Any]:
     return {
-        **{outcome: found.count(outcome) for outcome in STYLES},
-        "difference": found.difference,
-        "interval": found.interval(),
+        **{outcome: comparison.count(outcome) for outcome in STYLES},
+        "difference": comparison.difference,
+        "interval": comparison.interval(),
         "tasks": [
             {
                 **vars(task),
@@ -267,27 +264,27 @@ def _comparison_data(found: RunComparison) -> dict[str, Any]:
                 "difference": task.difference,
                 "divergence": None if task.divergence is None else task.divergence._asdict(),
             }
-            for task in found.tasks
+            for task in comparison.tasks
         ],
-        **{name: getattr(found, name) for name in ("different", "only_first", "only_second", "edited")},
+        **{name: getattr(comparison, name) for name in ("different", "only_first", "only_second", "edited")},
     }
 
 
-def _print_comparison(found: RunComparison) -> None:
-    won, lost, tied = map(found.count, STYLES)
+def _print_comparison(comparison: RunComparison) -> None:
+    won, lost, tied = map(comparison.count, STYLES)
     console.print(
         Text.assemble(
-            (f"{counted(len(found.tasks), 'task', 'tasks')}: ", "bold"),
+            (f"{counted(len(comparison.tasks), 'task', 'tasks')}: ", "bold"),
             (f"B won {won}", STYLES["won"]),
             ", ",
             (f"lost {lost}", STYLES["lost"]),
             f", tied {tied}",
         )
     )
-    interval = found.interval()
+    interval = comparison.interval()
     sure = "" if interval is None else f" (95% from {interval[0]:+.3f} to {interval[1]:+.3f})"
-    first, second = (sum(getattr(task, run) for task in found.tasks) / len(found.tasks) for run in ("first", "second"))
-    console.print(f"mean reward: A {number(first)}, B {number(second)}, difference {found.difference:+.3f}{sure}")
+    first, second = (fmean(getattr(task, run) for task in comparison.tasks) for run in ("first", "second"))
+    console.print(f"mean reward: A {number(first)}, B {number(second)}, difference {comparison.difference:+.3f}{sure}")
 
 
 def _difference(task: TaskComparison) -> tuple[Any, ...]:
@@ -308,16 +305,16 @@ def _line(item: Item | None) -> str:
     return " ".join([f"{speaker}: {first}", *(line for _, line in others)])
 
 
-def _warnings(found: RunComparison) -> list[str]:
+def _warnings(comparison: RunComparison) -> list[str]:
     lists = {
-        "left out, since these tasks differ": found.different,
-        "only A has a reward for": found.only_first,
-        "only B has a reward for": found.only_second,
+        "left out, since these tasks differ": comparison.different,
+        "only A has a reward for": comparison.only_first,
+        "only B has a reward for": comparison.only_second,
     }
     warnings = [f"{words}: task {some(tasks)}" for words, tasks in lists.items() if tasks]
-    if found.edited:
-        what = counted(len(found.edited), "episode that a person edited is", "episodes that people edited are")
-        tasks = sorted({task for task, _ in found.edited})
+    if comparison.edited:
+        what = counted(len(comparison.edited), "episode that a person edited is", "episodes that people edited are")
+        tasks = sorted({task for task, _ in comparison.edited})
         warnings.append(f"left out, since {what} not comparable: task {some(tasks)}")
     return warnings
 
@@ -341,8 +338,8 @@ def profile(
 
     Tasks to train on: stateroom profile rollouts/weak.jsonl rollouts/strong.jsonl --output train.jsonl
     """
-    found = [run for path in runs for run in (find_runs(path) if path.is_dir() else [StoredRun.find(path)])]
-    tasks = sorted(profile_runs(found), key=lambda task: (task.environment, task.solve_rate, task.task))
+    stored = [run for path in runs for run in (find_runs(path) if path.is_dir() else [StoredRun.find(path)])]
+    tasks = sorted(profile_runs(stored), key=lambda task: (task.environment, task.solve_rate, task.task))
     chosen = [task for task in tasks if task.signal]
     if output is not None:
         environments = sorted({task.environment for task in tasks})
@@ -351,11 +348,13 @@ def profile(
         replace_lines(output, (line_of(task.row()) for task in chosen))
 
     def print_all() -> None:
-        _print_profile(tasks, counted(len(found), "run", "runs"))
+        _print_profile(tasks, counted(len(stored), "run", "runs"))
         if output is not None:
             say(f"{counted(len(chosen), 'task', 'tasks')} in {output}")
 
-    return Output(lambda: {"runs": len(found), "signal": len(chosen), "tasks": [*map(_profile_data, tasks)]}, print_all)
+    return Output(
+        lambda: {"runs": len(stored), "signal": len(chosen), "tasks": [*map(_profile_data, tasks)]}, print_all
+    )
 
 
 def _profile_data(task: TaskProfile) -> dict[str, Any]:

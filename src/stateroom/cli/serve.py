@@ -14,7 +14,7 @@ from pydantic import Field
 from typer.core import TyperCommand
 
 from stateroom.cli.command import Commands, OptionSources
-from stateroom.cli.configuration import ConfigFiles, Configuration, names_and_overrides, serve_options
+from stateroom.cli.config import ConfigFiles, Configuration, names_and_overrides, serve_options
 from stateroom.cli.options import (
     STORE_VARIABLE,
     ServeWithStudio,

@@ -7,13 +7,14 @@ import re
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
+from msgspec import to_builtins
 
 from stateroom.cli.command import Commands, Output
 from stateroom.cli.options import OnlyEnv, StoreOptions
-from stateroom.cli.output import ID_LENGTH, console, counted, folded, print_table, shown_progress, size
+from stateroom.cli.output import ID_LENGTH, MAX_ROWS, console, counted, folded, print_table, shown_progress, size
 from stateroom.environment import make_environment, registered
 from stateroom.errors import BadData, InvalidOption, SessionError, StoreError, StoreUnavailable, UnknownSession
 from stateroom.session import (
@@ -33,16 +34,11 @@ from stateroom.session import (
     side_by_side,
 )
 from stateroom.state import State, schema_of
-from stateroom.store import Head, HeadFilter, Size, Status, Store, open_store
+from stateroom.store import Head, HeadFilter, Status, Store, open_store
 
 app = Commands(help="Check a store, measure it, prune it and copy it.")
 
-MAX_ROWS = 20
-"""Lines of a table that are shown; --json gives them all."""
-
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-
-STATUSES: tuple[Status, ...] = ("live", "closed", "expired")
 
 
 def duration(text: str) -> float:
@@ -98,16 +94,16 @@ async def stats(
     Example: stateroom store stats --store sqlite:///rooms.db --limit 3
     """
     async with options.open() as store, shown_progress("counting sessions") as step:
-        found = await count_sessions(store, now=time.time(), top=limit, done=step)
-    return Output(lambda: _statistics_data(found), lambda: _print_statistics(found))
+        statistics = await count_sessions(store, now=time.time(), top=limit, done=step)
+    return Output(lambda: _statistics_data(statistics), lambda: _print_statistics(statistics))
 
 
-def _statistics_data(found: Statistics) -> dict[str, Any]:
+def _statistics_data(statistics: Statistics) -> dict[str, Any]:
     return {
-        "sizes": _sizes_data(found.sizes),
+        "sizes": to_builtins(statistics.sizes),
         "sessions": {
-            environment: {status: statuses[status] for status in STATUSES}
-            for environment, statuses in sorted(found.sessions.items())
+            environment: {status: by_status[status] for status in get_args(Status)}
+            for environment, by_status in sorted(statistics.sessions.items())
         },
         "largest": [
             {
@@ -117,27 +113,24 @@ def _statistics_data(found: Statistics) -> dict[str, Any]:
                 "entries": measured.rows,
                 "bytes": measured.bytes,
             }
-            for head, measured in found.largest
+            for head, measured in statistics.largest
         ],
     }
 
 
-def _sizes_data(sizes: dict[str, Size]) -> dict[str, dict[str, int]]:
-    return {kind: {"rows": measured.rows, "bytes": measured.bytes} for kind, measured in sizes.items()}
-
-
-def _print_statistics(found: Statistics) -> None:
-    kinds = [(kind, measured.rows, size(measured.bytes)) for kind, measured in found.sizes.items()]
+def _print_statistics(statistics: Statistics) -> None:
+    kinds = [(kind, measured.rows, size(measured.bytes)) for kind, measured in statistics.sizes.items()]
     print_table(("in the store", "number#", "size#"), kinds)
-    if found.sessions:
+    if statistics.sessions:
         console.print()
-        counts = [(name, *(by_status[status] for status in STATUSES)) for name, by_status in found.sessions.items()]
-        print_table(("environment", *(f"{status}#" for status in STATUSES)), sorted(counts))
-    if found.largest:
+        statuses = get_args(Status)
+        counts = [(name, *map(by_status.__getitem__, statuses)) for name, by_status in statistics.sessions.items()]
+        print_table(("environment", *(f"{status}#" for status in statuses)), sorted(counts))
+    if statistics.largest:
         console.print()
         rows = [
             (folded(head.id, 2 * ID_LENGTH), head.environment, measured.rows, size(measured.bytes))
-            for head, measured in found.largest
+            for head, measured in statistics.largest
         ]
         print_table(("largest session!", "environment", "entries#", "size#"), rows)
 
@@ -244,7 +237,7 @@ async def vacuum(options: StoreOptions) -> Output:
         after = await store.maintenance.sizes()
     rows = [(kind, now.rows, size(before[kind].bytes), size(now.bytes)) for kind, now in after.items()]
     return Output(
-        lambda: {"before": _sizes_data(before), "after": _sizes_data(after)},
+        lambda: to_builtins({"before": before, "after": after}),
         lambda: print_table(("in the store", "number#", "size before#", "after#"), rows),
     )
 

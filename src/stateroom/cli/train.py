@@ -139,16 +139,16 @@ async def export(
 
     Tokens with the advantage of each: stateroom export rollouts/tree.jsonl --to grpo --advantages vine
     """
-    found = StoredRun.find(run)
-    path = output or found.files.rollouts.with_name(found.files.rollouts.stem + ENDINGS[to])
-    rows = export_rows(found, to, how=how, min_reward=min_reward)
+    stored = StoredRun.find(run)
+    path = output or stored.files.rollouts.with_name(stored.files.rollouts.stem + ENDINGS[to])
+    rows = export_rows(stored, to, how=how, min_reward=min_reward)
     with progress_bar(f"export to {path.name}") as bar:
         bar.start()
         written = await write_table(path, FORMATS[to].columns, rows, bar.advance)
-    failed = sum(episode.failed for episode in found.episodes())
+    failed = sum(episode.failed for episode in stored.episodes())
     if failed:
         left_out = f"{counted(failed, 'failed episode or branch is', 'failed episodes or branches are')} left out"
-        note(f"{left_out}; see {found.files.failures}")
+        note(f"{left_out}; see {stored.files.failures}")
 
     def show() -> None:
         if written:

@@ -66,8 +66,9 @@ class CalculatorEnvironment(Environment[None, CalculatorTask]):
         return a / b
 
     def verify(self, episode: Episode) -> float:
-        said = [text_of(item) for item in (episode.response or {}).get("output", []) if item.get("type") == "message"]
-        reported = any(float(number) == episode.task.answer for text in said[-1:] for number in NUMBER.findall(text))
+        output = (episode.response or {}).get("output", [])
+        last = [text_of(item) for item in output if item.get("type") == "message"][-1:]
+        reported = any(float(number) == episode.task.answer for text in last for number in NUMBER.findall(text))
         return float(reported and any(calls_of(episode.response, name) for name in self.tools))
 
     @classmethod

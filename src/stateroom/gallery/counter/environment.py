@@ -31,8 +31,8 @@ def was_read_back(output: list[Item]) -> bool:
 
 def has_reported(output: list[Item], value: int) -> bool:
     """Whether the last message has a value."""
-    said = [text_of(item) for item in output if item.get("type") == "message"]
-    return any(str(value) in NUMBER.findall(text) for text in said[-1:])
+    messages = [text_of(item) for item in output if item.get("type") == "message"]
+    return any(str(value) in NUMBER.findall(text) for text in messages[-1:])
 
 
 class CounterEnvironment(Environment[Counter, CounterTask]):

@@ -17,8 +17,8 @@ class ReferencePolicy(Policy):
         step = len(outputs_of(newest_turn(conversation)))
         if step == len(names):
             return [message("It is done.")]
-        given = {"sql": question.sql.format(**values)} if step else {}
-        return [function_call(names[step], f"call_{len(outputs_of(conversation))}", **given)]
+        arguments = {"sql": question.sql.format(**values)} if step else {}
+        return [function_call(names[step], f"call_{len(outputs_of(conversation))}", **arguments)]
 
 
 class NoisyPolicy(Noisy):

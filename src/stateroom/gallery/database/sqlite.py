@@ -47,7 +47,7 @@ WRITES = READS | {
 """What other statements may do: nothing outside the database, nothing to its settings, and no ALTER TABLE, for which
 SQLite needs printf, which can take seconds in one step."""
 
-TOLD = {
+MESSAGES = {
     "interrupted": "it takes too long",
     "not authorized": "not allowed: PRAGMA, ALTER TABLE, triggers, other databases, and in a query all but SELECT",
 }
@@ -182,7 +182,7 @@ def _guarded(connection: sqlite3.Connection, actions: set[int], now: datetime, s
         try:
             yield
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-            raise ToolError(TOLD.get(str(error), str(error))) from None
+            raise ToolError(MESSAGES.get(str(error), str(error))) from None
         finally:
             connection.set_authorizer(None)
             connection.set_progress_handler(None, 0)
@@ -193,10 +193,10 @@ def _authorized(actions: set[int], action: int, first: str | None, second: str |
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
-def _dated(dates: sqlite3.Connection, name: str, now: datetime, *given: Any) -> Any:
+def _dated(dates: sqlite3.Connection, name: str, now: datetime, *asked: Any) -> Any:
     """SQLite's function of this name, with the session's time, which is in UTC, in place of the machine's."""
     present = f"{now:%Y-%m-%d %H:%M:%S}"
-    arguments = [present if _is(each, "now") else each for each in given if not _is(each, "localtime", "utc")]
+    arguments = [present if _is(each, "now") else each for each in asked if not _is(each, "localtime", "utc")]
     if len(arguments) == (name == "strftime"):
         arguments.append(present)
     return dates.execute(f"SELECT {name}({', '.join('?' * len(arguments))})", arguments).fetchone()[0]

@@ -69,7 +69,8 @@ class Document(BaseModel):
 def decisive(documents: Mapping[str, Document], ranking: Sequence[Kind]) -> str:
     """The id of the document that decides by the rules; `ValueError` if none counts."""
     withdrawn = {document.withdraws for document in documents.values()}
-    counts = {key: each for key, each in documents.items() if each.supports is not None and key not in withdrawn}
+    about = {key: document for key, document in documents.items() if document.supports is not None}
+    counts = {key: document for key, document in about.items() if key not in withdrawn}
     return min(counts, key=lambda key: (ranking.index(counts[key].kind), -counts[key].date.toordinal()))
 
 
@@ -118,8 +119,8 @@ def draw(rng: Random) -> tuple[str, list[Kind], dict[str, Document]]:
     if rng.random() < 0.5:
         kind, void = rng.choice(ranking[: best + 1]), ids[len(archive)]
         archive += [about(kind, wrong), document(kind, subject, WITHDRAWAL.format(id=void), withdraws=void)]
-    for each, day in zip(archive, sorted(rng.sample(range(*DAYS), len(archive))), strict=True):
-        each.date = date.fromordinal(day)
+    for entry, day in zip(archive, sorted(rng.sample(range(*DAYS), len(archive))), strict=True):
+        entry.date = date.fromordinal(day)
     return _sentence(thing, subject, claimed), ranking, dict(sorted(zip(ids, archive, strict=False)))
 
 

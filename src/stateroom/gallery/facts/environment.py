@@ -11,7 +11,7 @@ from stateroom import Environment, Episode, State, Task, ToolError, Verdict, too
 from stateroom.gallery.facts.archive import QUESTION, RULES, Document, Kind, decisive, draw, to_compare
 from stateroom.gallery.facts.policies import NoisyPolicy, ReferencePolicy
 
-MAX_FOUND = 20
+MAX_RESULTS = 20
 """Documents that a search shows."""
 
 
@@ -57,12 +57,12 @@ class FactsEnvironment(Environment[Desk, FactsTask]):
             query: Some words.
         """
         words = query.casefold().split()
-        found = [
+        results = [
             {"id": key, "title": document.title}
             for key, document in state.archive.items()
             if all(word in f"{document.title} {document.text}".casefold() for word in words)
         ]
-        return found[:MAX_FOUND]
+        return results[:MAX_RESULTS]
 
     @tool
     def read_document(self, state: Desk, document_id: str) -> dict[str, str]:
@@ -91,10 +91,10 @@ class FactsEnvironment(Environment[Desk, FactsTask]):
         task: FactsTask = episode.task
         citation, needed = decisive(task.archive, task.ranking), to_compare(task.archive)
         verdict = "true" if task.archive[citation].supports else "false"
-        given = state.judgement
+        judgement = state.judgement
         components = {
-            "verdict": float(given is not None and given.verdict == verdict),
-            "citation": float(given is not None and given.citation == citation),
+            "verdict": float(judgement is not None and judgement.verdict == verdict),
+            "citation": float(judgement is not None and judgement.citation == citation),
             "read": len(needed & state.read) / len(needed),
         }
         compared = f"{len(needed & state.read)} of {len(needed)} documents were compared"
@@ -118,7 +118,7 @@ class FactsEnvironment(Environment[Desk, FactsTask]):
                 ]
             },
             "ranking": ranking,
-            "archive": {key: each.model_dump(mode="json", exclude_defaults=True) for key, each in archive.items()},
+            "archive": {key: entry.model_dump(mode="json", exclude_defaults=True) for key, entry in archive.items()},
         }
 
 

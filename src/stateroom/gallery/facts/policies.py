@@ -48,9 +48,9 @@ class NoisyPolicy(Noisy):
     def err(self, items: list[Item]) -> list[Item]:
         if items[0].get("name") != "give_verdict":
             return items
-        given = json.loads(items[0]["arguments"])
-        verdict = "false" if given["verdict"] == "true" else "true"
-        return [function_call("give_verdict", items[0]["call_id"], verdict=verdict, citation=given["citation"])]
+        arguments = json.loads(items[0]["arguments"])
+        opposite = "false" if arguments["verdict"] == "true" else "true"
+        return [function_call("give_verdict", items[0]["call_id"], **arguments | {"verdict": opposite})]
 
 
 def _judged(shown: dict[str, Any], about: tuple[str, str], claimed: str) -> Document:

@@ -84,11 +84,10 @@ class MathEnvironment(Environment[Ledger, MathTask]):
         expected = solve(task.steps, task.quantities)
         right = sum(state.results.get(name) == value for name, value in expected.items())
         answered = state.answer == expected[task.steps[-1].result]
-        told = "the answer is right" if answered else "the answer is not"
         return Verdict(
             reward=float(right == len(expected) and answered),
             components={"steps": right / len(expected), "answer": float(answered)},
-            reason=f"{right} of {len(expected)} results are right, and {told}",
+            reason=f"{right} of {len(expected)} results are right, and the answer is {'right' if answered else 'not'}",
         )
 
     @classmethod

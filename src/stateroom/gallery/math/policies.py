@@ -35,7 +35,7 @@ class NoisyPolicy(Noisy):
     better = ReferencePolicy
 
     def err(self, items: list[Item]) -> list[Item]:
-        given: dict[str, Any] = json.loads(items[0].get("arguments", "{}"))
-        if given.get("operation") != "multiply":
+        arguments: dict[str, Any] = json.loads(items[0].get("arguments", "{}"))
+        if arguments.get("operation") != "multiply":
             return items
-        return [function_call("compute", items[0]["call_id"], **given | {"operation": "add"})]
+        return [function_call("compute", items[0]["call_id"], **arguments | {"operation": "add"})]

@@ -42,7 +42,7 @@ class CalendarTools:
             last_day: The last day of the meetings wanted.
             page: Which page of the results.
         """
-        wanted, attendee = records.words(query), records.id_of(state, Contact, attendee_id)
+        wanted, attendee = records.words(query), state.id_of(Contact, attendee_id)
         found = [
             event
             for event in state.events.values()
@@ -66,8 +66,8 @@ class CalendarTools:
             minutes: How long they must be free.
             event_id: A meeting that is to be moved, and so does not keep them busy.
         """
-        people = {records.find(state, Contact, each).id for each in attendee_ids}
-        moved = records.id_of(state, Event, event_id or "")
+        people = {state.find(Contact, each).id for each in attendee_ids}
+        moved = state.id_of(Event, event_id or "")
         busy = [
             (event.start, _end(event))
             for event in state.events.values()
@@ -98,7 +98,7 @@ class CalendarTools:
             start: When it begins, such as 2026-03-04T10:00.
             minutes: How long it takes.
         """
-        people = [records.find(state, Contact, each).id for each in (organizer_id, *attendee_ids)]
+        people = [state.find(Contact, each).id for each in (organizer_id, *attendee_ids)]
         event = Event(
             id=records.new_id("EV", state.events, records.RESERVED),
             title=title.strip(),
@@ -118,7 +118,7 @@ class CalendarTools:
             event_id: The meeting, such as EV-0001.
             start: When it begins from now on, such as 2026-03-04T10:00.
         """
-        event = records.replace(state, _standing(state, event_id), start=records.clock_time(start))
+        event = state.replace(_standing(state, event_id), start=records.clock_time(start))
         return {"start": event.start, "end": _end(event)}
 
     @tool
@@ -128,7 +128,7 @@ class CalendarTools:
         Args:
             event_id: The meeting, such as EV-0001.
         """
-        records.replace(state, _standing(state, event_id), cancelled=True)
+        state.replace(_standing(state, event_id), cancelled=True)
         return {"cancelled": True}
 
     @tool
@@ -140,9 +140,9 @@ class CalendarTools:
             contact_id: The person, such as C-0001.
         """
         event = _standing(state, event_id)
-        person = records.find(state, Contact, contact_id)
+        person = state.find(Contact, contact_id)
         attendees = tuple(sorted({*event.attendees, person.id}))
-        return {"attendees": records.replace(state, event, attendees=attendees).attendees}
+        return {"attendees": state.replace(event, attendees=attendees).attendees}
 
     @tool
     def remove_attendee(self, state: Office, event_id: str, contact_id: str) -> dict[str, Any]:
@@ -156,11 +156,11 @@ class CalendarTools:
         if contact_id not in event.attendees:
             raise ToolError(f"{contact_id} does not take part in {event_id}: {', '.join(event.attendees)} do")
         attendees = tuple(each for each in event.attendees if each != contact_id)
-        return {"attendees": records.replace(state, event, attendees=attendees).attendees}
+        return {"attendees": state.replace(event, attendees=attendees).attendees}
 
 
 def _standing(state: Office, event_id: str) -> Event:
-    event = records.find(state, Event, event_id)
+    event = state.find(Event, event_id)
     if event.cancelled:
         raise ToolError(f"event {event_id} was cancelled")
     return event

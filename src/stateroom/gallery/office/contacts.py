@@ -38,7 +38,7 @@ class ContactTools:
         Args:
             contact_id: The person, such as C-0001.
         """
-        return records.find(state, Contact, contact_id)
+        return state.find(Contact, contact_id)
 
     @tool
     def update_contact(
@@ -61,7 +61,7 @@ class ContactTools:
         changes = {name: value for name, value in given.items() if value}
         if not changes:
             raise ToolError("nothing to change: give an email, a phone or a title")
-        return records.replace(state, _current(state, contact_id), **changes)
+        return state.replace(_current(state, contact_id), **changes)
 
     @tool
     def merge_contacts(self, state: Office, keep_id: str, duplicate_id: str) -> dict[str, str]:
@@ -74,12 +74,12 @@ class ContactTools:
         keep, duplicate = _current(state, keep_id), _current(state, duplicate_id)
         if keep.id == duplicate.id:
             raise ToolError("keep_id and duplicate_id are the same entry")
-        records.replace(state, duplicate, merged_into=keep.id)
+        state.replace(duplicate, merged_into=keep.id)
         return {"kept": keep.id}
 
 
 def _current(state: Office, contact_id: str) -> Contact:
-    contact = records.find(state, Contact, contact_id)
+    contact = state.find(Contact, contact_id)
     if contact.merged_into is not None:
         raise ToolError(f"contact {contact_id} was merged into {contact.merged_into}: use that one")
     return contact

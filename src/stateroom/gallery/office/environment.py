@@ -102,11 +102,11 @@ class OfficeEnvironment(
         return make_task(rng.choice(KINDS), rng, cls().tools)
 
 
-def judge(path: Sequence[Office], found: Office, gold: Office, told: Iterable[Told]) -> Verdict:
+def judge(path: Sequence[Office], final: Office, gold: Office, told: Iterable[Told]) -> Verdict:
     """The verdict on a final state and the states before it, compared with the gold state."""
     base = path[0]
-    comparison = compare(base, found, gold, ignore=IGNORED, by_content=NEW)
-    untold = [each for each in told if not any(_tells(letter, each) for letter in found.outbox.values())]
+    comparison = compare(base, final, gold, ignore=IGNORED, by_content=NEW)
+    untold = [each for each in told if not any(_tells(letter, each) for letter in final.outbox.values())]
     offences = list(dict.fromkeys(chain.from_iterable(broken(state, base) for state in path)))
     components = {
         "goal": float(not comparison.missing and not untold),

@@ -32,7 +32,7 @@ class ExpenseTools:
             status: What became of them.
             page: Which page of the results.
         """
-        wanted, employee = records.words(query), records.id_of(state, Contact, employee_id)
+        wanted, employee = records.words(query), state.id_of(Contact, employee_id)
         found = [
             expense
             for expense in state.expenses.values()
@@ -49,7 +49,7 @@ class ExpenseTools:
         Args:
             expense_id: The expense, such as EX-0001.
         """
-        return records.find(state, Expense, expense_id)
+        return state.find(Expense, expense_id)
 
     @tool
     def file_expense(
@@ -72,7 +72,7 @@ class ExpenseTools:
             receipt: The number of the receipt.
             spent_on: When.
         """
-        employee = records.find(state, Contact, employee_id)
+        employee = state.find(Contact, employee_id)
         expense = Expense(
             id=records.new_id("EX", state.expenses, records.RESERVED),
             employee=employee.id,
@@ -92,7 +92,7 @@ class ExpenseTools:
             expense_id: The expense, such as EX-0001.
             category: The kind of thing.
         """
-        return {"category": records.replace(state, _unsettled(state, expense_id), category=category).category}
+        return {"category": state.replace(_unsettled(state, expense_id), category=category).category}
 
     @tool
     def approve_expense(self, state: Office, expense_id: str) -> dict[str, str]:
@@ -101,7 +101,7 @@ class ExpenseTools:
         Args:
             expense_id: The expense, such as EX-0001.
         """
-        return {"status": records.replace(state, _unsettled(state, expense_id), status="approved").status}
+        return {"status": state.replace(_unsettled(state, expense_id), status="approved").status}
 
     @tool
     def reject_expense(self, state: Office, expense_id: str, reason: str) -> dict[str, str]:
@@ -111,7 +111,7 @@ class ExpenseTools:
             expense_id: The expense, such as EX-0001.
             reason: Why.
         """
-        rejected = records.replace(state, _unsettled(state, expense_id), status="rejected", note=reason)
+        rejected = state.replace(_unsettled(state, expense_id), status="rejected", note=reason)
         return {"status": rejected.status}
 
     @tool(effect="external")
@@ -122,17 +122,17 @@ class ExpenseTools:
             expense_id: The expense, such as EX-0001.
             amount: How much to pay.
         """
-        expense = records.find(state, Expense, expense_id)
+        expense = state.find(Expense, expense_id)
         if expense.status not in ("approved", "paid"):
             raise ToolError(f"expense {expense_id} is {expense.status}: only what is approved can be paid")
         payment = Payment(id=records.new_id("PAY", state.payments), expense=expense.id, amount=round(amount, 2))
         state.payments[payment.id] = payment
-        records.replace(state, expense, status="paid")
+        state.replace(expense, status="paid")
         return {"payment_id": payment.id, "paid": payment.amount}
 
 
 def _unsettled(state: Office, expense_id: str) -> Expense:
-    expense = records.find(state, Expense, expense_id)
+    expense = state.find(Expense, expense_id)
     if expense.status in ("paid", "rejected"):
         raise ToolError(f"expense {expense_id} is {expense.status} already")
     return expense

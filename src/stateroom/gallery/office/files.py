@@ -40,7 +40,7 @@ class FileTools:
         Args:
             file_id: The file, such as F-0001.
         """
-        return records.find(state, File, file_id)
+        return state.find(File, file_id)
 
     @tool
     def share_file(self, state: Office, file_id: str, contact_id: str) -> dict[str, Any]:
@@ -50,10 +50,10 @@ class FileTools:
             file_id: The file, such as F-0001.
             contact_id: The person, such as C-0001.
         """
-        file = records.find(state, File, file_id)
-        person = records.find(state, Contact, contact_id)
+        file = state.find(File, file_id)
+        person = state.find(Contact, contact_id)
         shared_with = tuple(sorted({*file.shared_with, person.id}))
-        return {"shared_with": records.replace(state, file, shared_with=shared_with).shared_with}
+        return {"shared_with": state.replace(file, shared_with=shared_with).shared_with}
 
     @tool
     def rename_file(self, state: Office, file_id: str, new_name: str) -> dict[str, str]:
@@ -63,8 +63,8 @@ class FileTools:
             file_id: The file, such as F-0001.
             new_name: What it is called from now on, with its ending.
         """
-        file = records.find(state, File, file_id)
-        return {"name": records.replace(state, file, name=records.filled("new_name", new_name)).name}
+        file = state.find(File, file_id)
+        return {"name": state.replace(file, name=records.filled("new_name", new_name)).name}
 
     @tool
     def move_file(self, state: Office, file_id: str, folder: str) -> dict[str, str]:
@@ -74,8 +74,8 @@ class FileTools:
             file_id: The file, such as F-0001.
             folder: The folder.
         """
-        file = records.find(state, File, file_id)
-        return {"folder": records.replace(state, file, folder=records.filled("folder", folder.strip(" /"))).folder}
+        file = state.find(File, file_id)
+        return {"folder": state.replace(file, folder=records.filled("folder", folder.strip(" /"))).folder}
 
 
 def _brief(file: File) -> dict[str, Any]:

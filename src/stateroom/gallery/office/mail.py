@@ -51,7 +51,7 @@ class MailTools:
         Args:
             mail_id: The mail, such as M-0001.
         """
-        return records.find(state, Mail, mail_id)
+        return state.find(Mail, mail_id)
 
     @tool
     def label_mail(self, state: Office, mail_id: str, label: str) -> dict[str, Any]:
@@ -61,10 +61,10 @@ class MailTools:
             mail_id: The mail, such as M-0001.
             label: The label.
         """
-        mail = records.find(state, Mail, mail_id)
+        mail = state.find(Mail, mail_id)
         records.filled("label", label)
         if label not in mail.labels:
-            mail = records.replace(state, mail, labels=(*mail.labels, label))
+            mail = state.replace(mail, labels=(*mail.labels, label))
         return {"labels": mail.labels}
 
     @tool
@@ -74,7 +74,7 @@ class MailTools:
         Args:
             mail_id: The mail, such as M-0001.
         """
-        records.replace(state, records.find(state, Mail, mail_id), archived=True)
+        state.replace(state.find(Mail, mail_id), archived=True)
         return {"archived": True}
 
     @tool
@@ -109,8 +109,8 @@ class MailTools:
             attachments: Files that go with it, such as F-0001.
         """
         if in_reply_to is not None:
-            in_reply_to = records.find(state, Mail, in_reply_to).id
-        attached = tuple(records.find(state, File, file_id).id for file_id in dict.fromkeys(attachments or ()))
+            in_reply_to = state.find(Mail, in_reply_to).id
+        attached = tuple(state.find(File, file_id).id for file_id in dict.fromkeys(attachments or ()))
         letter = Letter(
             id=records.new_id("S", state.outbox),
             to=_addresses(to),

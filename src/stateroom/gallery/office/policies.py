@@ -76,17 +76,14 @@ def proceed(conversation: list[Item], *, presumes: bool = False) -> Stage:
 
 def _results(conversation: list[Item]) -> list[Any]:
     """The result of each step so far: of a call, or the manager's answer to a message."""
+    prompts = (index for index, item in enumerate(conversation) if item.get("role") == "user")
     results: list[Any] = []
-    for item in conversation[_first_prompt(conversation) + 1 :]:
+    for item in conversation[next(prompts, len(conversation)) + 1 :]:
         if item.get("type") == "function_call_output":
             results += outputs_of([item])
         elif item.get("role") == "user":
             results.append(text_of(item))
     return results
-
-
-def _first_prompt(conversation: list[Item]) -> int:
-    return next((index for index, item in enumerate(conversation) if item.get("role") == "user"), len(conversation))
 
 
 class ReferencePolicy(Policy):

@@ -47,8 +47,8 @@ class ProjectTools:
             page: Which page of the results.
         """
         wanted = records.words(query)
-        project = records.id_of(state, Project, project_id)
-        assignee = records.id_of(state, Contact, assignee_id)
+        project = state.id_of(Project, project_id)
+        assignee = state.id_of(Contact, assignee_id)
         found = [
             ticket
             for ticket in state.tickets.values()
@@ -66,7 +66,7 @@ class ProjectTools:
         Args:
             ticket_id: The ticket, such as T-0001.
         """
-        return records.find(state, Ticket, ticket_id)
+        return state.find(Ticket, ticket_id)
 
     @tool
     def create_ticket(
@@ -89,8 +89,8 @@ class ProjectTools:
             priority: How urgent it is.
             description: What is to be done.
         """
-        project = records.find(state, Project, project_id)
-        assignee = records.find(state, Contact, assignee_id)
+        project = state.find(Project, project_id)
+        assignee = state.find(Contact, assignee_id)
         ticket = Ticket(
             id=records.new_id("T", state.tickets, records.RESERVED),
             project=project.id,
@@ -111,8 +111,8 @@ class ProjectTools:
             ticket_id: The ticket, such as T-0001.
             assignee_id: Who is to work on it, such as C-0001.
         """
-        assignee = records.find(state, Contact, assignee_id)
-        records.replace(state, _unclosed(state, ticket_id), assignee=assignee.id)
+        assignee = state.find(Contact, assignee_id)
+        state.replace(_unclosed(state, ticket_id), assignee=assignee.id)
         return {"assignee": assignee.name}
 
     @tool
@@ -123,8 +123,8 @@ class ProjectTools:
             ticket_id: The ticket, such as T-0001.
             text: The comment.
         """
-        ticket = records.find(state, Ticket, ticket_id)
-        changed = records.replace(state, ticket, comments=(*ticket.comments, records.filled("text", text)))
+        ticket = state.find(Ticket, ticket_id)
+        changed = state.replace(ticket, comments=(*ticket.comments, records.filled("text", text)))
         return {"comments": len(changed.comments)}
 
     @tool
@@ -135,7 +135,7 @@ class ProjectTools:
             ticket_id: The ticket, such as T-0001.
             priority: How urgent it is.
         """
-        return {"priority": records.replace(state, _unclosed(state, ticket_id), priority=priority).priority}
+        return {"priority": state.replace(_unclosed(state, ticket_id), priority=priority).priority}
 
     @tool
     def close_ticket(self, state: Office, ticket_id: str) -> dict[str, str]:
@@ -144,11 +144,11 @@ class ProjectTools:
         Args:
             ticket_id: The ticket, such as T-0001.
         """
-        return {"status": records.replace(state, _unclosed(state, ticket_id), status="closed").status}
+        return {"status": state.replace(_unclosed(state, ticket_id), status="closed").status}
 
 
 def _unclosed(state: Office, ticket_id: str) -> Ticket:
-    ticket = records.find(state, Ticket, ticket_id)
+    ticket = state.find(Ticket, ticket_id)
     if ticket.status == "closed":
         raise ToolError(f"ticket {ticket_id} is closed")
     return ticket

@@ -1,15 +1,13 @@
-"""How tools find, show, add and replace records."""
+"""What the tools share: new records, words to search for, and pages of results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from stateroom import ToolError
-from stateroom.gallery.office.state import Contact, Event, Expense, File, Mail, Office, Project, Record, Ticket
-
-R = TypeVar("R", bound=Record)
+from stateroom.gallery.office.state import R, Record
 
 PAGE = 20
 """Results per page."""
@@ -17,47 +15,10 @@ PAGE = 20
 RESERVED = 100
 """Ids for the records that a task adds."""
 
-SEARCHES: dict[type[Record], str] = {
-    Contact: "search_contacts",
-    Event: "list_events",
-    Expense: "list_expenses",
-    File: "search_files",
-    Mail: "search_mail",
-    Project: "list_projects",
-    Ticket: "search_tickets",
-}
-"""The tool that finds the ids of each kind of record."""
-
 
 def new_id(prefix: str, table: Mapping[str, Record], reserved: int = 0) -> str:
     """The id of a new record: the next number, because records are never removed; some ids are reserved."""
     return f"{prefix}-{len(table) + reserved + 1:04}"
-
-
-def table_of(state: Office, kind: type[R]) -> dict[str, R]:
-    """The records of a kind by id."""
-    table: dict[str, R] = getattr(state, f"{kind.__name__.lower()}s")
-    return table
-
-
-def find(state: Office, kind: type[R], record_id: str) -> R:
-    """A record by its id; the error names the tool that finds ids."""
-    record = table_of(state, kind).get(record_id.strip())
-    if record is None:
-        raise ToolError(f"there is no {kind.__name__.lower()} {record_id!r}; {SEARCHES[kind]} finds their ids")
-    return record
-
-
-def id_of(state: Office, kind: type[Record], record_id: str) -> str:
-    """The id to filter by, or an empty one. Raises `ToolError` for an unknown id, so that the model notices."""
-    return find(state, kind, record_id).id if record_id.strip() else ""
-
-
-def replace(state: Office, record: R, **changes: Any) -> R:
-    """Replace a record by a changed copy."""
-    changed = record.model_copy(update=changes)
-    table_of(state, type(record))[record.id] = changed
-    return changed
 
 
 def add(table: dict[str, R], record: R) -> str:

@@ -6,11 +6,11 @@ Records are frozen: a tool replaces a record, so a search reads all of them with
 from __future__ import annotations
 
 from datetime import date, datetime
-from typing import Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from stateroom import State
+from stateroom import State, ToolError
 
 Priority = Literal["low", "normal", "high", "urgent"]
 Progress = Literal["open", "in_progress", "closed"]
@@ -24,11 +24,19 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
+    found_by: ClassVar[str] = ""
+    """The tool that finds the ids of such records."""
+
     id: str
+
+
+R = TypeVar("R", bound=Record)
 
 
 class Contact(Record):
     """A person of the house or of another company."""
+
+    found_by = "search_contacts"
 
     name: str
     email: str
@@ -44,6 +52,8 @@ class Contact(Record):
 
 class Mail(Record):
     """A received mail."""
+
+    found_by = "search_mail"
 
     sender: str
     to: tuple[str, ...]
@@ -67,6 +77,8 @@ class Letter(Record):
 class Event(Record):
     """A meeting."""
 
+    found_by = "list_events"
+
     title: str
     organizer: str
     attendees: tuple[str, ...]
@@ -77,6 +89,8 @@ class Event(Record):
 
 
 class Project(Record):
+    found_by = "list_projects"
+
     name: str
     client: str
     lead: str
@@ -85,6 +99,8 @@ class Project(Record):
 
 class Ticket(Record):
     """A ticket of a project."""
+
+    found_by = "search_tickets"
 
     project: str
     title: str
@@ -99,6 +115,8 @@ class Ticket(Record):
 
 class Expense(Record):
     """Money that an employee spent and wants back."""
+
+    found_by = "list_expenses"
 
     employee: str
     vendor: str
@@ -117,6 +135,8 @@ class Payment(Record):
 
 
 class File(Record):
+    found_by = "search_files"
+
     name: str
     folder: str
     owner: str
@@ -149,3 +169,25 @@ class Office(State):
     approvals: dict[str, Approval] = {}
     puzzled: int = 0
     """Messages that the manager did not understand."""
+
+    def table(self, kind: type[R]) -> dict[str, R]:
+        """The records of a kind by id."""
+        records: dict[str, R] = getattr(self, f"{kind.__name__.lower()}s")
+        return records
+
+    def find(self, kind: type[R], record_id: str) -> R:
+        """A record by its id; the error names the tool that finds ids."""
+        record = self.table(kind).get(record_id.strip())
+        if record is None:
+            raise ToolError(f"there is no {kind.__name__.lower()} {record_id!r}; {kind.found_by} finds their ids")
+        return record
+
+    def id_of(self, kind: type[Record], record_id: str) -> str:
+        """The id to filter by, or an empty one. Raises `ToolError` for an unknown id, so that the model notices."""
+        return self.find(kind, record_id).id if record_id.strip() else ""
+
+    def replace(self, record: R, **changes: Any) -> R:
+        """Replace a record by a changed copy."""
+        changed = record.model_copy(update=changes)
+        self.table(type(record))[record.id] = changed
+        return changed

@@ -110,10 +110,10 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
             raise ToolError(f"amount: should be above 0, and at most the price, {order.price:.2f}")
         manager = "not asked"
         if amount > shop.LIMIT:
-            said = session.task.manager
-            if said is None:
-                said = str(ask(f"A refund of {amount:.2f} for the {order.item} (order {order_id}): yes or no?"))
-            manager = "yes" if said.strip().lower() in YES else "no"
+            answer = session.task.manager
+            if answer is None:
+                answer = str(ask(f"A refund of {amount:.2f} for the {order.item} (order {order_id}): yes or no?"))
+            manager = "yes" if answer.strip().lower() in YES else "no"
         paid = 0.0 if manager == "no" else amount
         state.settled[order_id] = Settled(due=amount, paid=paid)
         return {"paid": paid, "manager": manager}
@@ -139,18 +139,18 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
         if wish.order_id in state.settled:
             state.wish += 1
             return shop.ANOTHER if state.wish < len(task.wishes) else None
-        said = shop.answer(task.email, wish, message)
-        if said is None:
+        answer = shop.answer(task.email, wish, message)
+        if answer is None:
             state.puzzled += 1
             return shop.PUZZLED if state.puzzled < shop.MAX_PUZZLED else None
-        return said
+        return answer
 
     def verify(self, state: Desk, episode: Episode) -> Verdict:
         task: RefundTask = episode.task
         expected = {wish.order_id: shop.due(task.orders[wish.order_id], wish.reason) for wish in task.wishes}
-        found = {order_id: each.due for order_id, each in state.settled.items()}
-        right = sum(abs(found.get(order_id, -1) - amount) < 0.005 for order_id, amount in expected.items())
-        others = len(found.keys() - expected.keys())
+        dues = {order_id: settled.due for order_id, settled in state.settled.items()}
+        right = sum(abs(dues.get(order_id, -1) - amount) < 0.005 for order_id, amount in expected.items())
+        others = len(dues.keys() - expected.keys())
         solved = right == len(expected) and not others
         beside = f", and {others} that nobody asked for" if others else ""
         return Verdict(
@@ -158,7 +158,7 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
             metrics={
                 "settled_right": right / len(expected),
                 "others_settled": float(others),
-                "paid": round(sum(each.paid for each in state.settled.values()), 2),
+                "paid": round(sum(settled.paid for settled in state.settled.values()), 2),
             },
             reason=f"{right} of {len(expected)} settled by the rules{beside}",
         )
@@ -196,10 +196,10 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
 
 
 def _order(state: Desk, order_id: str) -> shop.Order:
-    found = state.orders.get(order_id)
-    if found is None:
+    order = state.orders.get(order_id)
+    if order is None:
         raise ToolError(f"there is no order {order_id!r}")
-    return found
+    return order
 
 
 def _unsettled(state: Desk, order_id: str) -> shop.Order:

@@ -7,7 +7,17 @@ import re
 from typing import Any
 
 from stateroom.gallery.refund.shop import TROUBLES, Order, Reason, due
-from stateroom.model import Item, Noisy, Policy, function_call, last_user_text, message, outputs_of, text_of
+from stateroom.model import (
+    Item,
+    Noisy,
+    Policy,
+    function_call,
+    last_user_text,
+    message,
+    newest_turn,
+    outputs_of,
+    text_of,
+)
 
 
 class ReferencePolicy(Policy):
@@ -20,7 +30,7 @@ class ReferencePolicy(Policy):
             asked = "Which item is it about, and what is wrong with it?"
             known = _email(conversation) is not None
             return [message(asked if known else f"What is your e-mail address? {asked}")]
-        results = outputs_of(_since_the_user(conversation))
+        results = outputs_of(newest_turn(conversation))
         if len(results) < 2:
             return [self._look(results, conversation, about[1])]
         order_id = _order_id(results[0], about[1])
@@ -49,20 +59,15 @@ class NoisyPolicy(Noisy):
         call = items[0]
         if call.get("name") not in ("refund", "decline"):
             return items
-        given = json.loads(call["arguments"])
-        amount = round(given.get("amount", 11.0) - 1.0, 2)
-        return [function_call("refund", call["call_id"], order_id=given["order_id"], amount=amount)]
-
-
-def _since_the_user(conversation: list[Item]) -> list[Item]:
-    newest = max(index for index, item in enumerate(conversation) if item.get("role") == "user")
-    return conversation[newest:]
+        arguments = json.loads(call["arguments"])
+        amount = round(arguments.get("amount", 11.0) - 1.0, 2)
+        return [function_call("refund", call["call_id"], order_id=arguments["order_id"], amount=amount)]
 
 
 def _email(conversation: list[Item]) -> str | None:
-    said = " ".join(text_of(item) for item in conversation if item.get("role") == "user")
-    found = re.search(r"\S+@[\w.-]*\w", said)
-    return found[0] if found else None
+    messages = " ".join(text_of(item) for item in conversation if item.get("role") == "user")
+    email = re.search(r"\S+@[\w.-]*\w", messages)
+    return email[0] if email else None
 
 
 def _order_id(orders: list[dict[str, str]], item: str) -> str:

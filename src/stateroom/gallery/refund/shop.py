@@ -79,16 +79,16 @@ def due(order: Order, reason: Reason) -> float:
 
 def answer(email: str, wish: Wish, message: str) -> str | None:
     """The customer's answer to a message; None if it asks for nothing that they know."""
-    told = [
-        said
-        for about, said in (
+    answers = [
+        sentence
+        for about, sentence in (
             (ABOUT_EMAIL, f"My e-mail address is {email}."),
             (ABOUT_ITEM, f"It is the {wish.item}."),
             (ABOUT_REASON, TROUBLES[wish.reason]),
         )
         if about.search(message)
     ]
-    return " ".join(told) or None
+    return " ".join(answers) or None
 
 
 def role(email: str, wishes: Sequence[Wish]) -> str:

@@ -65,9 +65,13 @@ class Kind(ABC):
     """A kind of task. Its script uses only the prompt and the results of tools."""
 
     name: ClassVar[str]
+    """Its name in task rows: that of the class, in small letters with underscores."""
     difficulty: ClassVar[int]
     wordings: ClassVar[tuple[str, ...]]
     """Templates of the prompt, with the names of its values in braces."""
+
+    def __init_subclass__(cls) -> None:
+        cls.name = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     @abstractmethod
     def draw(self, world: Office, rng: Random) -> Drawn:
@@ -80,7 +84,7 @@ class Kind(ABC):
     def read(self, prompt: str) -> Asked | None:
         """The values in a prompt of this kind; None for a prompt of another kind."""
         return next(
-            (found.groupdict() for words in self.wordings if (found := _pattern(words).fullmatch(prompt))), None
+            (match.groupdict() for words in self.wordings if (match := _pattern(words).fullmatch(prompt))), None
         )
 
 

@@ -27,7 +27,6 @@ def on_the_hour(day: date, rng: Random) -> datetime:
 
 
 class Invite(Kind):
-    name = "invite"
     difficulty = 2
     wordings = (
         "Please add {name} of {company} to the {title} on {day}.",
@@ -52,7 +51,6 @@ class Invite(Kind):
 class MovedMeeting(Kind):
     """Two mails contradict each other: the older one names another time, and a wrong day of the meeting."""
 
-    name = "moved_meeting"
     difficulty = 3
     wordings = (
         "Our colleague {name} has asked by mail for the {title} to be moved. Please do that.",
@@ -93,7 +91,6 @@ class MovedMeeting(Kind):
 
 
 class CommonSlot(Kind):
-    name = "common_slot"
     difficulty = 3
     wordings = (
         'Set up a meeting "{title}" of {minutes} minutes on {day}, at the earliest time at which our colleagues '
@@ -128,7 +125,6 @@ class CommonSlot(Kind):
 
 
 class Reschedule(Kind):
-    name = "reschedule"
     difficulty = 3
     wordings = (
         "The {title} on {day} cannot take place then. Move it to the earliest time on {new_day} at which everybody "
@@ -168,7 +164,6 @@ class Reschedule(Kind):
 
 
 class ClearDay(Kind):
-    name = "clear_day"
     difficulty = 4
     wordings = (
         "Our colleague {name} is ill on {day}. Cancel the meetings of that day that they organize, and take them off "

@@ -98,7 +98,6 @@ def allowed(record_id: str, what: str) -> Part[bool]:
 
 
 class SettleExpense(Kind):
-    name = "settle_expense"
     difficulty = 3
     cases: tuple[Case, ...] = ("fine", "fine", "capped", "double")
     wordings = (
@@ -125,7 +124,6 @@ class SettleExpense(Kind):
 
 
 class SettleLarge(SettleExpense):
-    name = "settle_large"
     difficulty = 4
     cases = ("large",)
     wordings = (
@@ -138,7 +136,6 @@ class SettleLarge(SettleExpense):
 
 
 class FileReceipt(Kind):
-    name = "file_receipt"
     difficulty = 4
     cases: tuple[Case, ...] = ("fine", "fine", "capped", "double")
     wordings = (
@@ -187,7 +184,6 @@ class FileReceipt(Kind):
 
 
 class FileLarge(FileReceipt):
-    name = "file_large"
     difficulty = 5
     cases = ("large",)
     wordings = (
@@ -209,7 +205,6 @@ class FileLarge(FileReceipt):
 class SettleTrip(Kind):
     """Several expenses: small ones, one above its cap, and one that needs the manager."""
 
-    name = "settle_trip"
     difficulty = 5
     wordings = (
         "Our colleague {name} is back from the trip to {city}. Settle all expenses of that trip by the rules; ask me "
@@ -246,7 +241,6 @@ class SettleTrip(Kind):
 class SettleSplit(Kind):
     """Two receipts of one occasion, each below the limit, and above it together."""
 
-    name = "settle_split"
     difficulty = 5
     wordings = (
         "Our {name} has handed in two receipts from {vendor} for one day, {first} and {second}. Settle both expenses "
@@ -288,7 +282,6 @@ class SettleSplit(Kind):
 class ShareOutside(Kind):
     """A person of another company asks for a file: a public one may be shared, any other needs the manager."""
 
-    name = "share_outside"
     difficulty = 4
     wordings = (
         "{name} of {company} has asked by mail for one of our files. Share it with them if the rules let you, or if I "

@@ -16,7 +16,6 @@ PRIORITIES = ("low", "normal", "high", "urgent")
 
 
 class SetPriority(Kind):
-    name = "set_priority"
     difficulty = 1
     wordings = (
         'Please set the ticket "{title}" in {project} to {priority}.',
@@ -37,7 +36,6 @@ class SetPriority(Kind):
 
 
 class CloseTicket(Kind):
-    name = "close_ticket"
     difficulty = 1
     wordings = (
         'The ticket "{title}" is done. Add the comment "{comment}" to it, and close it.',
@@ -58,7 +56,6 @@ class CloseTicket(Kind):
 
 
 class RenameFile(Kind):
-    name = "rename_file"
     difficulty = 1
     wordings = (
         "The file {file} has a misleading name. Please call it {new} instead.",
@@ -78,7 +75,6 @@ class RenameFile(Kind):
 
 
 class MoveFile(Kind):
-    name = "move_file"
     difficulty = 1
     wordings = (
         "Please put the file {file} into the folder {folder}.",
@@ -99,7 +95,6 @@ class MoveFile(Kind):
 
 
 class NewPhone(Kind):
-    name = "new_phone"
     difficulty = 1
     wordings = (
         "{name} of {company} has a new phone number: {phone}.",
@@ -118,7 +113,6 @@ class NewPhone(Kind):
 
 
 class Categorise(Kind):
-    name = "categorise"
     difficulty = 1
     wordings = (
         "The expense with receipt {receipt} was booked wrongly: it is {category}.",
@@ -138,7 +132,6 @@ class Categorise(Kind):
 
 
 class FileMail(Kind):
-    name = "file_mail"
     difficulty = 2
     wordings = (
         'Label the mail "{subject}" from {name} of {company} as {label}, and archive it.',

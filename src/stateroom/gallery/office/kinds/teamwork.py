@@ -30,7 +30,6 @@ def hand_over(project_id: str, old: str, new: str) -> Part[int]:
 
 
 class AnswerStatus(Kind):
-    name = "answer_status"
     difficulty = 3
     wordings = (
         '{name} of {company} has sent us a question, "{subject}". Answer it by mail: who works on it, and when it is '
@@ -58,7 +57,6 @@ class AnswerStatus(Kind):
 
 
 class ShareWithTeam(Kind):
-    name = "share_with_team"
     difficulty = 2
     wordings = (
         "Share the file {file} with everybody who works on {project}.",
@@ -81,7 +79,6 @@ class ShareWithTeam(Kind):
 
 
 class CoverLeave(Kind):
-    name = "cover_leave"
     difficulty = 4
     wordings = (
         "Our colleague {name} is away. Give their tickets in {project} that are not closed to their deputy.",
@@ -107,7 +104,6 @@ class CoverLeave(Kind):
 
 
 class MergeDuplicates(Kind):
-    name = "merge_duplicates"
     difficulty = 3
     wordings = (
         "There are two entries for {name} of {company}. Merge them: keep the one with the lower id, and give it the "
@@ -140,7 +136,6 @@ class MergeDuplicates(Kind):
 
 
 class Handover(Kind):
-    name = "handover"
     difficulty = 5
     wordings = (
         "Our colleague {name} leaves {project}. Give their tickets there that are not closed to {other}, also of our "
@@ -178,7 +173,6 @@ class Handover(Kind):
 
 
 class Kickoff(Kind):
-    name = "kickoff"
     difficulty = 4
     wordings = (
         'Our {name} has sent a mail "{subject}" with a list of work for {project}. Open a ticket for each line of it.',

@@ -1,5 +1,6 @@
-"""Counter and extraction tell which steps of their tasks were made, and need them when they are strict."""
+"""How weather, counter and extraction judge a response, and which steps they need when they are strict."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,10 @@ import pytest
 
 from stateroom import Environment, Sessions, Verdict
 from stateroom.agent import Agent, run
-from stateroom.gallery import CounterEnvironment, ExtractionEnvironment
+from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from stateroom.model import Item, Scripted, function_call
 from stateroom.rollout import example_file, plan_run, run as collect
-from stateroom.store import open_store
+from stateroom.store import Store, open_store
 from tests.processes import ROOT
 
 COUNTER = {"responses_create_params": {"input": "add 2, read, report"}, "initial_count": 3, "expected_count": 5}
@@ -83,3 +84,52 @@ async def test_strict_extraction_looks_up_each_word(looked_up: int) -> None:
 async def test_what_is_wrong_earns_nothing_however_it_was_done() -> None:
     verdict = await verdict_of(CounterEnvironment(strict=True), COUNTER, READ, "It is 3.")
     assert (verdict.reward, verdict.components) == (0.0, {"read_back": 1.0, "reported": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("item", "reward"),
+    [
+        ({"type": "function_call", "name": "get_weather"}, 1.0),
+        ({"type": "function_call", "name": "mcp__weather__get_weather"}, 1.0),
+        ({"type": "function_call", "name": "mcp__other__forget_weather"}, 0.0),
+        ({"type": "function_call", "name": "forget_weather"}, 0.0),
+        ({"type": "message", "name": None, "content": "get_weather"}, 0.0),
+        ({"type": "reasoning", "summary": []}, 0.0),
+    ],
+)
+async def test_weather_rewards_a_call(store: Store, item: dict[str, Any], reward: float) -> None:
+    session = await Sessions[Any](WeatherEnvironment(), store).seed({})
+    assert (await session.verify({"output": [item]})).reward == reward
+
+
+def submission(answer: Any) -> dict[str, Any]:
+    arguments = json.dumps({"synonym_values": answer})
+    return {"type": "function_call", "name": "mcp__extraction__extract_synonym_values", "arguments": arguments}
+
+
+@pytest.mark.parametrize(
+    ("answers", "response", "parsed"),
+    [
+        ([], None, []),
+        ([[97, 98]], None, [97, 98]),
+        ([[97, 98], "oops"], None, [97, 98]),  # a refused call is not in the state
+        ([[1], [97, 98]], {"output": [{"type": "message", "role": "assistant", "content": []}]}, [97, 98]),
+        ([[97, 98]], {"output": [submission([97, 98]), submission([1])]}, [1]),
+        ([[1]], {"output": [submission([1]), submission([97, 98])]}, [97, 98]),
+    ],
+)
+async def test_the_last_answer_is_that_of_the_response_or_else_of_the_state(
+    store: Store, answers: list[Any], response: Any, parsed: list[int]
+) -> None:
+    session = await Sessions(ExtractionEnvironment(), store).seed(WORDS)
+    for answer in answers:
+        await session.call("extract_synonym_values", {"synonym_values": answer})
+    verdict = await session.verify(response)
+    assert verdict.details == {"parsed_synonym_values": parsed}
+    assert verdict.reward == float(parsed == [97, 98])
+
+
+async def test_a_task_that_expects_nothing_can_be_judged(store: Store) -> None:
+    session = await Sessions(ExtractionEnvironment(), store).seed(WORDS | {"expected_synonym_values": []})
+    verdict = await session.verify()
+    assert (verdict.reward, verdict.metrics["set_overlap"]) == (1.0, 0.0)
