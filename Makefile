@@ -5,7 +5,7 @@ TO_TEST := --editable '.[mcp,tracing,redis,postgresql,objects,encryption,compres
 # What the trainers in the tests run on.
 TORCH := torch==2.13.0
 
-.PHONY: demo test test-more test-all soak bench docs format clean
+.PHONY: demo test test-more test-all coverage soak bench docs format clean
 
 demo: .venv/ready-to-run
 	@$(BIN)/stateroom demo
@@ -23,6 +23,13 @@ test-more: .venv/ready-to-test-more
 # The packages and the suite on 3.11, 3.12 and 3.13, or on some: make test-all PYTHONS="3.12 3.13"
 test-all: .venv/ready-to-test
 	@$(BIN)/python -m tests.pythons $(if $(PYTHONS),--pythons $(PYTHONS)) -- $(TO_TEST)
+
+# What `make test` runs of each module, branches too
+coverage: .venv/ready-to-test
+	@rm -rf build/coverage && mkdir -p build/coverage
+	$(BIN)/coverage run -m pytest -n auto -m "not more"
+	@$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 # Looks for faults at random: make soak MINUTES=60 SEED=7 EXAMPLES=100 PARTS="chaos fuzz"
 soak: .venv/ready-to-test
