@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import groupby
+from heapq import merge
+from itertools import chain, groupby, islice
 
 from stateroom.rollout.lazy import LazySequence
+
+EPISODES_PER_PART = 1 << 16
+"""Episodes that are sorted at a time."""
 
 
 class Figures:
@@ -43,6 +47,11 @@ class Figures:
     def __len__(self) -> int:
         return len(self.tasks)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of all metrics."""
+        return sorted(set(chain.from_iterable(self._names)))
+
     def of(self, episode: int) -> dict[str, float]:
         """The metrics of an episode."""
         names, start = self._names[self._kinds[episode]], self._starts[episode]
@@ -59,12 +68,12 @@ class Figures:
 
     def column(self, name: str, episodes: Iterable[int]) -> array[float]:
         """The values of one metric in those of some episodes that have it."""
-        found = array("d")
-        for episode in episodes:
-            names = self._names[self._kinds[episode]]
-            if name in names:
-                found.append(self._values[self._starts[episode] + names.index(name)])
-        return found
+        column = array("d")
+        for kind, alike in groupby(episodes, self._kinds.__getitem__):
+            if name in self._names[kind]:
+                place = self._names[kind].index(name)
+                column.extend(self._values[self._starts[episode] + place] for episode in alike)
+        return column
 
     @cached_property
     def by_task(self) -> Groups:
@@ -74,14 +83,24 @@ class Figures:
     def in_order(self) -> Iterable[int]:
         """All episodes: first those of the task that came first."""
         groups = self.by_task
-        return (each for place in sorted(range(len(groups)), key=groups.first) for each in groups[place])
+        started = array("I", bytes(4 * len(self)))  # the number of the group that an episode is the first of, or 0
+        for number in range(len(groups)):
+            started[groups.first(number)] = number + 1
+        return (episode for number in started if number for episode in groups[number - 1])
+
+
+def _parts(episodes: Iterable[int]) -> Iterator[list[int]]:
+    """Episodes in lists that can be sorted in little memory: a number in a list takes ten times that in an array."""
+    left = iter(episodes)
+    return iter(lambda: [*islice(left, EPISODES_PER_PART)], [])
 
 
 class Groups(LazySequence[Sequence[int]]):
     """Episodes with the same index, by that index; each group is in the order in which its episodes are given."""
 
     def __init__(self, indices: Sequence[int], episodes: Iterable[int]) -> None:
-        self._order = array("I", sorted(episodes, key=indices.__getitem__))
+        sorted_parts = [array("I", sorted(part, key=indices.__getitem__)) for part in _parts(episodes)]
+        self._order = array("I", merge(*sorted_parts, key=indices.__getitem__))
         self._bounds = array("I")
         before = None
         for place, episode in enumerate(self._order):

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import islice
-from math import atan, comb, cos, fsum, hypot, pi, prod, sin, sqrt
+from math import atan, comb, cos, fsum, pi, prod, sin, sqrt
 from statistics import NormalDist, fmean, median, quantiles, stdev
 from typing import Annotated, Any, Self
 
@@ -79,11 +79,11 @@ def pass_at_k(n: int, solved: int, k: int) -> float:
 
 def summarise(values: Sequence[float], name: str) -> dict[str, float]:
     """Mean, extremes, median and sample standard deviation of one metric."""
-    values = [*values]  # each number of an array is made anew when it is read
+    values = sorted(values)
     return {
         f"mean/{name}": fmean(values),
-        f"max/{name}": max(values),
-        f"min/{name}": min(values),
+        f"max/{name}": values[-1],
+        f"min/{name}": values[0],
         f"median/{name}": median(values),
         f"std/{name}": stdev(values) if len(values) > 1 else 0.0,
     }
@@ -199,11 +199,10 @@ def _overall(figures: Figures, repeats: Sequence[Sequence[int]], solved_threshol
 
 def _summaries(figures: Figures) -> dict[str, float]:
     """All metrics over all episodes, with their standard errors."""
-    errors = _standard_errors(figures)
-    overall = figures.columns(figures.in_order())
+    errors, episodes = _standard_errors(figures), array("I", figures.in_order())
     found: dict[str, float] = {}
-    for name in sorted(overall):
-        found |= summarise(overall[name], name)
+    for name in figures.names:  # one after another, since columns of a long run take much memory
+        found |= summarise(figures.column(name, episodes), name)
         if name in errors:
             found[f"stderr/{name}"] = errors[name]
     return found
@@ -278,8 +277,10 @@ class _Clusters:
         if len(sizes) < 2:
             return None
         mean, left = fmean(values), iter(values)
-        # In any order of the episodes it is the same to the last digit, and no square overflows.
-        spread = hypot(*sorted(fsum(value - mean for value in islice(left, size)) for size in sizes))
+        # `fsum` is exact, so it is the same in any order of the episodes; and no square overflows.
+        sums = array("d", (fsum(value - mean for value in islice(left, size)) for size in sizes))
+        largest = max(map(abs, sums)) or 1.0
+        spread = largest * sqrt(fsum((each / largest) ** 2 for each in sums))
         return spread * sqrt(len(sizes) / (len(sizes) - 1)) / len(values)
 
 
