@@ -81,26 +81,24 @@ async def test_a_name_can_be_joined_with_a_large_task(serve: Any, store_url: str
     assert (await served.services.store.maintenance.sizes())["blobs"].rows == 1
 
 
-async def test_a_name_is_not_joined_with_another_task(serve: Any) -> None:
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"task_data": {**ROW, "initial_count": 9}},
+        {"episode_id": {"rollout_id": "r-2", "attempt": 0}},
+        {"task_id": {"taskset": "counter", "task_id": "8"}},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+async def test_a_name_is_not_joined_with_another_task_or_episode(serve: Any, other: dict[str, Any]) -> None:
     served = await serve()
     await served.post("/seed_session", seeding("one"))
-    other = seeding("one", {**ROW, "initial_count": 9})
     for post in (served.post, lambda path, body: post_afresh(served, path, body)):
-        status, refused = await post("/seed_session", other)
+        status, refused = await post("/seed_session", seeding("one") | other)
         assert (status, refused["error"]["code"]) == (409, "conflict")
         assert "another task" in refused["error"]["message"]
     assert (await post_afresh(served, "/seed_session", seeding("one")))[0] == 200
     assert await served.post("/get_counter_value") == (200, {"count": 3})
-
-
-async def test_a_name_is_not_joined_in_another_episode(serve: Any) -> None:
-    served = await serve()
-    await served.post("/seed_session", seeding("one"))
-    for other in (
-        {"episode_id": {"rollout_id": "r-2", "attempt": 0}},
-        {"task_id": {"taskset": "counter", "task_id": "8"}},
-    ):
-        assert (await post_afresh(served, "/seed_session", seeding("one") | other))[0] == 409
 
 
 async def test_the_row_may_stand_beside_the_name(serve: Any) -> None:

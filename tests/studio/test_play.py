@@ -117,7 +117,7 @@ async def test_two_tabs_play_two_sessions(open_page: OpenPage, studio: Served, s
         place = page.url.partition("?")[0].removeprefix(studio.url).replace("/studio/", "/studio/api/")
         _, state = await ask(studio, "GET", place.replace("/play", "/state"))
         assert state["state"] == {"value": start + number}
-        await expect(page.get_by_role("row", name=f"value {start + count}")).to_be_visible()
+        await expect(page.get_by_role("row", name=f"value {start + number}")).to_be_visible()
 
 
 async def test_a_failed_call_shows_what_the_model_would_read(open_page: OpenPage, studio: Served, storage: Any) -> None:
