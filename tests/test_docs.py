@@ -65,7 +65,7 @@ def console(text: str) -> str:
         "```python\nimport os\nos._exit(0)\n```\n",
         "```python title='x.py'\n```\n```python\nx y\n```\n",
         '```python title="x.py"\nx y\n```\n',
-        '```python title="x.py"\nraise SystemExit(8)\n```\n' + console("$ python x.py"),
+        '```python title="x.py"\nraise ValueError(8)\n```\n' + console("$ python x.py"),
         '```python title="x.py"\nx = 1\n```\n' + console("$ true"),
         '```jsonl title="x.jsonl"\n{}\n{\n```\n',
         "```json\n{\n```\n",

@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 import stateroom
-from stateroom.errors import BadTask, CannotWrite, InvalidArguments, InvalidOption, NotFound, StateroomError
+from stateroom.errors import (
+    BadTask,
+    CannotWrite,
+    InvalidArguments,
+    InvalidEnvironment,
+    InvalidModel,
+    InvalidOption,
+    NotFound,
+    StateroomError,
+)
 from stateroom.gallery import CounterEnvironment
 from stateroom.model import Item, Policy, function_call, message, outputs_of
 from tests.messages import raises
@@ -124,13 +133,13 @@ async def test_runs_side_by_side_have_files_of_their_own() -> None:
         ({"input": [3]}, BadTask, "task 0: should be an object"),
         ({"input": "none.jsonl"}, NotFound, "there is no task file none.jsonl"),
         ({"model": "nobody"}, NotFound, "no model is called 'nobody'"),
-        ({"model": 3}, NotFound, "3 is not a subclass"),
+        ({"model": 3}, InvalidModel, "3 is not a subclass"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_written(options: Any, error: type[StateroomError], told: str) -> None:
     with pytest.raises(error, match=told):
         stateroom.run("counter", **options)
-    with raises(NotFound):
+    with raises(InvalidEnvironment):
         stateroom.run(3)  # type: ignore[arg-type]
     assert list(Path().iterdir()) == []
 

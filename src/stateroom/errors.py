@@ -159,6 +159,18 @@ class NotFound(StateroomError, status=404, code="not_found"):
     """A name given by the user (an environment, a policy, a file) does not exist."""
 
 
+class InvalidModel(StateroomError):
+    """A model cannot be used: its name, address, key, class or file is not right."""
+
+
+class InvalidEnvironment(StateroomError):
+    """What was given as an environment is not one, or its constructor raised an error."""
+
+
+class CannotImport(StateroomError):
+    """A module with an environment, a model or a policy raised an error when it was imported."""
+
+
 class MissingPackage(NotFound):
     """A part of Stateroom needs a package that is not installed."""
 

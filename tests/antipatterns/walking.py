@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import stateroom
+from stateroom import SessionLimits
 
 LEAVES = (str, bytes, int, float, bool, complex, type(None), Enum)
 TABLES = (dict, MappingProxyType, WeakKeyDictionary, WeakValueDictionary)
@@ -43,6 +44,7 @@ def modules() -> list[ModuleType]:
     found = [importlib.import_module(name) for name in names if not any(each in name for each in left_out)]
     for name in vars(stateroom)["__all__"]:
         getattr(stateroom, name)
+    SessionLimits()  # pydantic completes a class of options when it is first used
     return [stateroom, *found]
 
 

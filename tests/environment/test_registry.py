@@ -7,7 +7,7 @@ import pytest
 
 from stateroom import Environment
 from stateroom.environment import find_environment, load_class, registered
-from stateroom.errors import NotFound
+from stateroom.errors import CannotImport, InvalidEnvironment, NotFound
 from tests.messages import raises
 
 SOURCE = '''
@@ -81,9 +81,6 @@ def test_two_files_of_one_name_are_two_modules(folder: Path) -> None:
         ":",
         ".house_of_mine:Mine",
         "house_of_mine:Yours",
-        "house_of_mine:Counter",
-        "house_of_mine:number",
-        "house_of_mine:Environment",
         "nowhere:Mine",
         "nowhere.at.all:Mine",
         "house_of_mine.inner:Mine",
@@ -97,17 +94,24 @@ def test_each_way_of_being_wrong(reference: str) -> None:
         find_environment(reference)
 
 
+@pytest.mark.parametrize("name", ["Counter", "number", "Environment"])
+@pytest.mark.usefixtures("folder")
+def test_what_is_not_an_environment_is_refused(name: str) -> None:
+    with raises(InvalidEnvironment):
+        find_environment(f"house_of_mine:{name}")
+
+
 @pytest.mark.parametrize("source", ["import a_package_that_is_not_there", "1 +", "1 / 0"])
 @pytest.mark.parametrize("reference", ["broken:Mine", "broken.py:Mine"])
 def test_a_module_that_cannot_be_imported_says_why(folder: Path, reference: str, source: str) -> None:
     (folder / "broken.py").write_text(source)
-    with raises(NotFound):
+    with raises(CannotImport):
         find_environment(reference)
 
 
 def test_a_file_that_was_mended_is_read_again(folder: Path) -> None:
     (folder / "broken.py").write_text("1 / 0")
-    with pytest.raises(NotFound):
+    with pytest.raises(CannotImport):
         load_class("broken.py:Mine")
     (folder / "broken.py").write_text("Mine = 1\n")
     assert load_class("broken.py:Mine") == 1

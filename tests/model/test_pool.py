@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stateroom.errors import ModelUnavailable, NotFound
+from stateroom.errors import InvalidModel, ModelUnavailable
 from stateroom.model import LocalLimiter, Model, ModelLimits, Request, answer_of, input_items, open_model
 from tests.messages import raises
 from tests.model.endpoints import (
@@ -264,5 +264,5 @@ async def test_each_host_gets_its_own_key(server: Server, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("more", ["", "host/v1", "ftp://host/v1", "http://", "http://a/v1"])
 def test_each_address_is_checked(more: str) -> None:
-    with raises(NotFound):
+    with raises(InvalidModel):
         open_model(f"chat:m@http://a/v1,{more}", {})

@@ -12,7 +12,7 @@ from stateroom.pauses import Pauses
 from stateroom.rollout import Run, RunFiles, client, generate_tasks, run
 from tests.plans import make_run
 from tests.rows import comparable, rows
-from tests.servers.proxy import Fault, Proxy
+from tests.servers.proxy import FAULTS, Fault, Proxy
 
 TASKS = generate_tasks(CounterEnvironment, 8, seed=1)
 
@@ -23,7 +23,7 @@ def plan(folder: Path, name: str, policy: str, **more: Any) -> Run:
     return make_run(CounterEnvironment(), model, TASKS, files, repeats=3, **more)
 
 
-@pytest.mark.parametrize("fault", [Fault.REQUEST_LOST, Fault.REQUEST_HALVED, Fault.ANSWER_LOST])
+@pytest.mark.parametrize("fault", FAULTS)
 async def test_a_bad_network_changes_nothing(serve: Any, tmp_path: Path, fault: Fault) -> None:
     served = await serve()
     here = plan(tmp_path, "here", "noisy")

@@ -1,13 +1,16 @@
-"""Pruning: what stays reads as before, and what has gone is said to have gone; `test_time_travel` prunes at random."""
+"""Pruning: what stays reads as before, and what has gone is said to have gone."""
 
 import asyncio
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from stateroom import Sessions, open_store
 from stateroom.errors import SessionSealed, StoreUnavailable, UnknownRevision
@@ -15,9 +18,11 @@ from stateroom.session import Cut, Retention, RetentionPolicy, Session, Transcri
 from stateroom.state import lines
 from stateroom.store import HeadFilter, Store
 from tests.environments import TallyEnvironment
+from tests.examples import share
 from tests.messages import raises
 from tests.patience import PATIENCE
 from tests.session.stored_sessions import Notes, family, go_on, new, problems, sessions_of
+from tests.session.travel_model import Run, calls
 from tests.watched import WatchedStore
 
 pytestmark = [pytest.mark.every_store, pytest.mark.usefixtures("many_snapshots")]
@@ -95,6 +100,34 @@ async def test_what_a_process_has_in_memory_stays(store: Store) -> None:
         assert len((await reopened(store, session.id)).state.notes) == revision - 1
     with pytest.raises(UnknownRevision):
         await session.rewind(to=cut.below - 1)
+
+
+async def test_a_process_that_was_away_reads_on(store: Store) -> None:
+    away = await new(store, 5)
+    here = await reopened(store, away.id)
+    await go_on(here, 40)
+    assert await prune(store, keep=10)
+    await away.call("add", {"text": "back"})
+    assert list(away.state.notes) == [*(f"note {revision}" for revision in range(1, 45)), "back"]
+    for revision in range(1, 6):  # which it had at hand when it went away
+        with raises(UnknownRevision):
+            await away.rewind(to=revision)
+    assert await problems(store) == {}
+
+
+async def test_rewinds_keep_what_they_lead_to(store: Store) -> None:
+    session = await new(store, 30)
+    await session.rewind(to=9)
+    await go_on(session, 20)
+    (cut,) = (await prune(store, keep=25)).values()
+    assert cut.below is not None
+    assert cut.below <= 9
+    assert len((await reopened(store, session.id)).state.notes) == 28
+    assert len((await reopened(store, session.id)).state.notes) == 28
+    (later,) = (await prune(store, keep=10)).values()  # the rewind itself goes
+    assert later.below is not None
+    assert later.below > 31
+    assert len((await reopened(store, session.id)).state.notes) == 28
 
 
 async def test_the_verdict_stays(store: Store) -> None:
@@ -293,6 +326,78 @@ async def test_sessions_that_were_forked_from_each_other_do_not_go_on_for_ever(t
     async with open_store(f"sqlite:///{tmp_path / 'rooms.db'}") as store:
         await prune(store, keep=10)
         assert set(await problems(store)) == {parent.id, fork.id}
+
+
+class PrunedRun(Run):
+    """A run of which the past may have gone."""
+
+    async def step(self, kind: str, *more: Any) -> None:
+        with suppress(UnknownRevision):
+            await super().step(kind, *more)
+
+    async def what_is_there(self) -> dict[str, tuple[set[int], set[int]]]:
+        """The revisions of each session that can be read, and those in its log; they are as they were."""
+        found = {}
+        for name, branch in self.branches.items():
+            session = self.handles[name]
+            readable = set()
+            for revision, state in enumerate(branch.past, 1):
+                with suppress(UnknownRevision):
+                    assert (await session.state_at(revision)).model_dump() == state
+                    readable.add(revision)
+            assert session.state.model_dump() == branch.past[-1]
+            log = [entry async for entry in session.log()]
+            assert [entry.kind for entry in log] == [branch.revision_kinds[entry.revision - 1] for entry in log]
+            found[name] = readable, {entry.revision for entry in log}
+        return found
+
+    async def prune(self, keep: int) -> None:
+        before = await self.what_is_there()
+        await prune(self.store, keep=keep)
+        await self.reopen(False)
+        after = await self.what_is_there()
+        for name, (readable, logged) in before.items():
+            oldest = len(self.branches[name].past) - keep
+            assert {revision for revision in readable if revision >= oldest} <= after[name][0] <= readable
+            assert {revision for revision in logged if revision > oldest or revision == 1} <= after[name][1] <= logged
+        assert await problems(self.store) == {}
+
+
+WHICH = st.sampled_from([0, 0, 0, 1, 1, 2, 3])
+STEPS = st.one_of(
+    *[st.tuples(st.just("call"), WHICH, calls, st.none())] * 4,
+    st.tuples(st.just("rewind"), WHICH, st.integers(0, 50)),
+    st.tuples(st.just("fork"), WHICH, st.none() | st.integers(0, 50)),
+    st.tuples(st.just("checkpoint"), WHICH),
+)
+
+
+@settings(max_examples=share(0.4))
+@given(
+    kind=st.sampled_from(["memory", "memory", "sqlite"]),
+    programs=st.lists(st.lists(STEPS, min_size=10, max_size=30), min_size=1, max_size=3),
+    keep=st.integers(0, 8),
+    smallest=st.sampled_from([50, 100, 200]),
+)
+def test_whatever_is_pruned_all_that_stays_reads_as_it_was(
+    kind: str, programs: list[list[Any]], keep: int, smallest: int
+) -> None:
+    async def run(url: str) -> None:
+        async with AsyncExitStack() as stack:
+            running = PrunedRun(url)
+            await running.start(stack)
+            for program in programs:
+                for step in program:
+                    await running.step(*step)
+                await running.reopen(True)
+                await running.prune(keep)
+
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stateroom.session.cached_session.MIN_SNAPSHOT", smallest)
+        patch.setattr("stateroom.session.cached_session.SNAPSHOT_RATIO", 0)
+        patch.setattr("stateroom.session.cached_session.STATES_IN_MEMORY", 1)  # so that short histories can be cut
+        patch.setattr("stateroom.session.maintenance.retention.STATES_IN_MEMORY", 1)
+        asyncio.run(run("memory://" if kind == "memory" else f"sqlite:///{Path(folder) / 'rooms.db'}"))
 
 
 def saying(text: str) -> Update:

@@ -19,7 +19,7 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from stateroom.environment.environment import ENV_ARGS, Environment
-from stateroom.errors import BadTask, DefinitionError, NotFound, StateroomError
+from stateroom.errors import BadTask, CannotImport, DefinitionError, InvalidEnvironment, NotFound, StateroomError
 from stateroom.session import contained
 
 GROUP = "stateroom.environments"
@@ -34,7 +34,7 @@ def registered() -> dict[str, str]:
 
 
 def find_environment(reference: str) -> type[Environment[Any, Any]]:
-    """The environment class of a `name`, `module:Class` or `path.py:Class`. Raises `NotFound`."""
+    """The class of a `name`, `module:Class` or `path.py:Class`. Raises `NotFound` or `InvalidEnvironment`."""
     found: Any
     if ":" in reference:
         found = load_class(reference)
@@ -47,12 +47,12 @@ def find_environment(reference: str) -> type[Environment[Any, Any]]:
             )
         found = load_class(known[reference])
     if not (isinstance(found, type) and issubclass(found, Environment)) or found is Environment:
-        raise NotFound(f"{reference} is not an Environment class")
+        raise InvalidEnvironment(f"{reference} is not an Environment class")
     return found
 
 
 def load_class(reference: str) -> Any:
-    """The class of a `module:Class` or `path.py:Class`. Raises `NotFound`."""
+    """The class of a `module:Class` or `path.py:Class`. Raises `NotFound` or `CannotImport`."""
     where, _, name = reference.rpartition(":")
     if not where or not name or where.startswith("."):
         raise NotFound(f"{reference!r} is not of the form module:Class or path.py:Class")
@@ -110,8 +110,8 @@ def _load_file(path: Path) -> ModuleType:
     return module
 
 
-def _broken(where: str, error: Exception) -> NotFound:
-    return NotFound(f"{where} cannot be imported: {type(error).__name__}: {error}")
+def _broken(where: str, error: Exception) -> CannotImport:
+    return CannotImport(f"{where} cannot be imported: {type(error).__name__}: {error}")
 
 
 class TypedText(str):
@@ -125,7 +125,7 @@ def make_environment(
     """An instance of an environment: a registered name, `module:Class`, `path.py:Class`, a class or an instance.
 
     The `arguments` of its constructor are validated by the annotations there. Raises `NotFound` if there is no such
-    environment or argument, and `DefinitionError` if an argument is missing or wrong.
+    environment or argument, `DefinitionError` if an argument is missing or wrong, and `InvalidEnvironment`.
     """
     if isinstance(environment, Environment):
         if arguments:
@@ -135,7 +135,9 @@ def make_environment(
     if isinstance(environment, str):
         environment = find_environment(environment)
     if not (isinstance(environment, type) and issubclass(environment, Environment)):
-        raise NotFound(f"{environment!r} is not an environment: give a name, module:Class, a class or an instance")
+        raise InvalidEnvironment(
+            f"{environment!r} is not an environment: give a name, module:Class, a class or an instance"
+        )
     given = _checked(environment, arguments)
     try:
         with contained:
@@ -145,7 +147,7 @@ def make_environment(
     except Exception as error:
         where = f"{environment.__module__}.{environment.__qualname__}"
         how = f" with {', '.join(given)}" if given else " without arguments"
-        raise NotFound(f"{where} cannot be made{how}: {type(error).__name__}: {error}") from error
+        raise InvalidEnvironment(f"{where} cannot be made{how}: {type(error).__name__}: {error}") from error
     vars(made)["made_with"] = given  # not an assignment, of which an instance in use would warn
     return made
 
@@ -166,7 +168,7 @@ def variant_of(environment: Environment[Any, Any], row: Mapping[str, Any]) -> En
         arguments = {**environment.made_with, **given}
         try:
             made = make_environment(type(environment), arguments)
-        except (NotFound, DefinitionError) as error:
+        except (NotFound, DefinitionError, InvalidEnvironment) as error:
             raise BadTask(f"{ENV_ARGS}: {error}") from error
         vars(made)["made_with"] = arguments  # as the row has them
         environment.variants[key] = made

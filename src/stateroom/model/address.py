@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from stateroom.errors import NotFound
+from stateroom.errors import InvalidModel
 
 OPENAI = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"
@@ -33,7 +33,7 @@ class ModelAddress:
         self.variable = variable
         """The environment variable that the key is from, or should be in."""
         if not _KEY.fullmatch(key):
-            raise NotFound(f"{variable} contains characters that no key has")
+            raise InvalidModel(f"{variable} contains characters that no key has")
 
     @classmethod
     def of_openai(cls, model: str, variables: Mapping[str, str], variable: str | None = None) -> ModelAddress:
@@ -44,7 +44,7 @@ class ModelAddress:
         variable = variable or OPENAI_KEY
         key = _key(variables, variable)
         if key is None:
-            raise NotFound(f"openai:{model} needs a key: set the environment variable {variable}")
+            raise InvalidModel(f"openai:{model} needs a key: set the environment variable {variable}")
         return cls(model, variables.get("OPENAI_BASE_URL") or OPENAI, key, variable)
 
     @classmethod
@@ -56,16 +56,16 @@ class ModelAddress:
         match = _MODEL_AT.fullmatch(text)
         urls = match["urls"].split(",") if match else []
         if match is None or not all(url.startswith(("http://", "https://")) for url in urls):  # a part may be a secret
-            raise NotFound("name a model and its address, for example: chat:llama-3@http://127.0.0.1:8000/v1")
+            raise InvalidModel("name a model and its address, for example: chat:llama-3@http://127.0.0.1:8000/v1")
         addresses = []
         for url in urls:
             own = variable or key_variable(url)
             key = _key(variables, own)
             if key is None and variable is not None:
-                raise NotFound(f"there is no key of {match['model']}: set the environment variable {variable}")
+                raise InvalidModel(f"there is no key of {match['model']}: set the environment variable {variable}")
             addresses.append(cls(match["model"], url, key or NO_KEY, own))
         if len({address.url for address in addresses}) < len(urls):
-            raise NotFound(f"the addresses of {match['model']} name one server twice")
+            raise InvalidModel(f"the addresses of {match['model']} name one server twice")
         return addresses
 
     def __repr__(self) -> str:
@@ -98,11 +98,11 @@ def _checked_url(url: str) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:  # its text may contain a password
-        raise NotFound("the address of a model cannot be read; an example is http://127.0.0.1:8000/v1") from None
+        raise InvalidModel("the address of a model cannot be read; an example is http://127.0.0.1:8000/v1") from None
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-        raise NotFound(
+        raise InvalidModel(
             f"the address of a model at {host} has more than a host and a path; put the key in an environment variable"
         )
     if parts.scheme not in ("http", "https") or not host:
-        raise NotFound(f"{url!r} is not the address of a model; an example is http://127.0.0.1:8000/v1")
+        raise InvalidModel(f"{url!r} is not the address of a model; an example is http://127.0.0.1:8000/v1")
     return url.rstrip("/")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from secrets import token_hex
 from typing import Any
 
-from stateroom.errors import NotFound
+from stateroom.errors import InvalidModel
 from stateroom.model.chat import Message
 from stateroom.model.items import Item
 
@@ -55,7 +55,9 @@ class ChatTemplate:
         self._end: int = self._encoded(self._text_after(()))[0]
         """The token with which the template ends a message."""
         if self._end not in tokenizer.added_tokens_decoder:
-            raise NotFound("the tokenizer has no special token with which its chat template, or ChatML, ends a message")
+            raise InvalidModel(
+                "the tokenizer has no special token with which its chat template, or ChatML, ends a message"
+            )
 
     @property
     def ends(self) -> set[int]:

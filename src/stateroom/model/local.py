@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from stateroom.errors import MissingPackage, ModelFailed, NotFound
+from stateroom.errors import InvalidModel, MissingPackage, ModelFailed, NotFound
 from stateroom.model.items import message
 from stateroom.model.local_prompt import AnswerFormat, messages_for
 from stateroom.model.model import Answer, Model, Request
@@ -110,7 +110,7 @@ class LlamaEngine:
             raise NotFound(f"there is no file {self.path}")
         with self.path.open("rb") as file:
             if file.read(4) != b"GGUF":
-                raise NotFound(f"{self.path} is not a GGUF file")
+                raise InvalidModel(f"{self.path} is not a GGUF file")
 
     async def complete(self, body: dict[str, Any], seen: list[int] | None = None) -> Completion:
         """Complete a Chat Completions request, in llama.cpp's own dialect. A cancelled request stops at once.

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from stateroom.environment import load_class
-from stateroom.errors import ModelFailed, NotFound, StateroomError, needs
+from stateroom.errors import InvalidModel, ModelFailed, NotFound, StateroomError, needs
 from stateroom.model.address import ModelAddress
 from stateroom.model.limiter import Limiter, ModelLimits
 from stateroom.model.model import Model
@@ -150,20 +150,24 @@ def open_model(
     In place of a spec it takes a model, which all episodes share, or the class of a policy or model. `limits` apply to
     a model behind an address, and `api_key_env` names the environment variable with its key. A `limiter` is shared
     with others that send requests to the same servers; by default the model has one of its own. Raises `NotFound` if
-    there is no such model, file or package.
+    there is no such model, file or package, and `InvalidModel` if it cannot be used.
     """
     if not isinstance(spec, str):
         if limits is not None:
-            raise NotFound(f"{spec!r:.100} is made already, and takes no limits: give them to `open_model` with a spec")
+            raise InvalidModel(
+                f"{spec!r:.100} is made already, and takes no limits: give them to `open_model` with a spec"
+            )
         return _of_object(spec)
     kind, _, rest = spec.partition(":")
     if spec in policies or kind not in REMOTE:
         if api_key_env is not None:
-            raise NotFound(
+            raise InvalidModel(
                 f"the model {kind!r} is not on a server, and needs no key from {api_key_env}: leave that out"
             )
         if limits is not None:
-            raise NotFound(f"the model {kind!r} is not on a server, and its requests have no limits: leave those out")
+            raise InvalidModel(
+                f"the model {kind!r} is not on a server, and its requests have no limits: leave those out"
+            )
     if spec in policies:
         return _of_class(spec, policies[spec])
     match kind:
@@ -235,10 +239,10 @@ def _of_object(given: Model | type[Model] | ModelSource) -> ModelSource:
 def _of_class(name: str, model_class: Any) -> ModelSource:
     """A policy class makes a new policy for each episode; all episodes share one instance of another model class."""
     if not (isinstance(model_class, type) and issubclass(model_class, Model)):
-        raise NotFound(f"{name} is not a subclass of stateroom.model.Policy or stateroom.model.Model")
+        raise InvalidModel(f"{name} is not a subclass of stateroom.model.Policy or stateroom.model.Model")
     if isabstract(model_class):
         missing = " and ".join(sorted(model_class.__abstractmethods__))
-        raise NotFound(f"{name} is abstract: it does not define {missing}")
+        raise InvalidModel(f"{name} is abstract: it does not define {missing}")
     if issubclass(model_class, Policy):
         return ModelSource(name, model_class)
     try:
@@ -247,4 +251,4 @@ def _of_class(name: str, model_class: Any) -> ModelSource:
     except StateroomError:
         raise
     except Exception as error:
-        raise NotFound(f"{name} cannot be made without arguments: {type(error).__name__}: {error}") from error
+        raise InvalidModel(f"{name} cannot be made without arguments: {type(error).__name__}: {error}") from error

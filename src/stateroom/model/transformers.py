@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, StaticCache
 
-from stateroom.errors import NotFound
+from stateroom.errors import InvalidModel, NotFound
 from stateroom.model.batch import BatchModel, GeneratedTokens, Prompt
 from stateroom.model.chat import Message, chat_tools, messages_of, template_messages
 from stateroom.model.chat_template import ChatTemplate
@@ -36,7 +36,7 @@ def device_name() -> str:
 def load_network(path: Path, device: str | None = None, dtype: torch.dtype | None = None) -> tuple[Any, Any]:
     """A model and its tokenizer, from a folder or a GGUF file; a folder of a LoRA adapter names its model.
 
-    Raises `NotFound` if there is none.
+    Raises `NotFound` if there is none, and `InvalidModel` if it cannot be loaded.
     """
     if not path.exists():
         raise NotFound(f"there is no model {path}: give a folder that `save_pretrained` wrote, or a GGUF file")
@@ -53,7 +53,7 @@ def load_network(path: Path, device: str | None = None, dtype: torch.dtype | Non
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **options)
         network = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype, **options)
     except (OSError, ValueError, ImportError) as error:
-        raise NotFound(f"{path} cannot be loaded: {error}") from error
+        raise InvalidModel(f"{path} cannot be loaded: {error}") from error
     if hasattr(network.config, "quantization_config"):  # the weights are whole by now, and can be saved
         del network.config.quantization_config
     return network.to(device or device_name()), tokenizer

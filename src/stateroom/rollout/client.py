@@ -154,10 +154,11 @@ class ServerConnection:
             sent["Cookie"] = "; ".join(f"{name}={value}" for name, value in self._cookies.items())
         url = self._root + path
         async with self._client.request(method, url, data=data, headers=sent, allow_redirects=False) as reply:
+            text = await reply.text(errors="replace")  # first: a reply that is cut short counts as none
             for cookie in reply.headers.getall("Set-Cookie", ()):
                 name, _, value = cookie.partition(";")[0].partition("=")
                 self._cookies[name.strip()] = value.strip()  # verbatim: a library would quote it its own way
-            return ServerReply(reply.status, await reply.text(errors="replace"), reply.headers)
+            return ServerReply(reply.status, text, reply.headers)
 
     def _unavailable(self, path: str, error: Exception) -> ServerUnavailable:
         return ServerUnavailable(f"no answer from {self._root}{path}: {_reason(error)}")

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from stateroom.environment import Environment
-from stateroom.errors import NotFound
+from stateroom.errors import InvalidModel, NotFound
 from stateroom.model import (
     Gold,
     Item,
@@ -64,7 +64,7 @@ def reference_policy(environment: type[Environment[Any, Any]], rows: Iterable[Ro
         return None
     try:
         source = open_model(name, environment.policies)
-    except NotFound:
+    except (NotFound, InvalidModel):
         return None  # the check `schema` reports it
     return CheckPolicy(name, source.for_episode)
 

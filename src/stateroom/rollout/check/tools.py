@@ -9,7 +9,7 @@ from typing import Any
 
 from stateroom.agent import request_of
 from stateroom.environment import Environment, Tool
-from stateroom.errors import NotFound, ReadOnlyState
+from stateroom.errors import InvalidModel, NotFound, ReadOnlyState
 from stateroom.model import open_model
 from stateroom.rollout.check.episodes import Episodes, PlayedStep
 from stateroom.rollout.check.findings import COST, SCHEMA, TOOLS, Fault, Finding, finding, listed, plural
@@ -51,7 +51,7 @@ def _missing_policies(environment: type[Environment[Any, Any]]) -> Iterator[Faul
     for name in environment.policies:
         try:
             open_model(name, environment.policies)
-        except NotFound as error:
+        except (NotFound, InvalidModel) as error:
             yield Fault(f"policies: {error}")
 
 
