@@ -377,7 +377,7 @@ class Mine(CounterEnvironment):
         return float(self.step)
 
 from stateroom.server import process
-process.LINGER = 0.0  # a server that ended the process would do it now
+process.LINGER_SECONDS = 0.0  # a server that ended the process would do it now
 {how}
 print("over", flush=True)
 time.sleep(0.3)

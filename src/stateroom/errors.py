@@ -330,15 +330,15 @@ ERRORS: tuple[type[StateroomError], ...] = tuple(
 )
 """All classes of errors."""
 
-LONGEST_TEXT = 10_000
+MAX_TEXT_CHARACTERS = 10_000
 """Characters of an error's text, or of a line of a log, that are kept."""
 
 
 def shortened(text: str) -> str:
     """A text, or the beginning and the end of one that is too long for a log: what failed may be as large as a body."""
-    if len(text) <= LONGEST_TEXT:
+    if len(text) <= MAX_TEXT_CHARACTERS:
         return text
-    half = LONGEST_TEXT // 2
+    half = MAX_TEXT_CHARACTERS // 2
     return f"{text[:half]} … {len(text) - 2 * half:,} characters left out … {text[-half:]}"
 
 

@@ -196,7 +196,7 @@ async def slow(serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> T
 
 
 async def test_items_come_before_the_run_has_ended(slow: Talker, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("stateroom.server.api.HEARTBEAT", 0.05)
+    monkeypatch.setattr("stateroom.server.api.HEARTBEAT_SECONDS", 0.05)
     async with slow.request("POST", "/run", {}, **STREAM) as reply:
         for kind in (b"function_call", b"function_call_output"):
             assert (await reply.content.readuntil(b"\n\n")).startswith(b'event: item\ndata: {"type":"%s"' % kind)

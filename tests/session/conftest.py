@@ -25,4 +25,4 @@ def many_snapshots(snapshots_after: Snapshots) -> None:
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every state counts as large: going back to one that is not in memory does not read it."""
-    monkeypatch.setattr("stateroom.session.cached_session.SMALL_STATE", 0)
+    monkeypatch.setattr("stateroom.session.cached_session.SMALL_STATE_BYTES", 0)

@@ -169,7 +169,7 @@ def library() -> Library:
 async def test_a_session_reads_a_few_things_at_once_and_leaves_threads_for_others(
     store: Store, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stateroom.session.runner.MOST_THREADS", MAX_READS + 1)
+    monkeypatch.setattr("stateroom.session.runner.MAX_THREADS", MAX_READS + 1)
     sessions = Sessions[State](library, store)
     greedy, honest = await sessions.seed({}), await sessions.seed({})
     reads = [asyncio.create_task(greedy.call("read")) for _ in range(5 * MAX_READS)]

@@ -62,7 +62,7 @@ async def act(session: Session[Desk], chance: random.Random) -> Session[Desk]:
 async def test_the_phase_and_the_reward_are_those_of_the_log(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stateroom.session.history.PAGE_BACK", 3)
+    monkeypatch.setattr("stateroom.session.history.ENTRIES_PER_PAGE_BACK", 3)
     async with open_store(f"sqlite:///{tmp_path}/rooms.db") as store:
         for seed in range(4):
             chance = random.Random(seed)

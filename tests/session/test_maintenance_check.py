@@ -171,7 +171,7 @@ async def test_entries_that_a_store_must_refuse_are_found() -> None:
 
 @pytest.mark.every_store
 async def test_every_session_is_visited_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateroom.store.contract.PAGE", 7)
+    monkeypatch.setattr("stateroom.store.contract.HEADS_PER_PAGE", 7)
     ids = [(await new(store, 1)).id for _ in range(30)]
 
     async def remove_another(head: Head) -> str:

@@ -218,7 +218,7 @@ async def test_snapshots_do_not_shorten_the_path(
     store: Store, snapshots_after: Snapshots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshots_after(64)
-    monkeypatch.setattr("stateroom.session.episode.STRIDE", 4)
+    monkeypatch.setattr("stateroom.session.episode.REVISIONS_PER_STATE", 4)
     environment = PileEnvironment(seen := Seen())
     session = await Sessions[Any](environment, store).seed({})
     await put(session, *range(40))
@@ -229,7 +229,7 @@ async def test_snapshots_do_not_shorten_the_path(
 
 
 async def test_states_can_be_had_in_any_order(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
-    monkeypatch.setattr("stateroom.session.episode.STRIDE", 4)
+    monkeypatch.setattr("stateroom.session.episode.REVISIONS_PER_STATE", 4)
     found: list[Any] = []
     session = await Sessions[Any](PileEnvironment(lambda episode: found.append(episode.states()) or 0.0), store).seed(
         {}

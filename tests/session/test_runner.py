@@ -14,7 +14,7 @@ import pytest
 
 from stateroom.errors import Busy, TimedOut
 from stateroom.session import Procedure
-from stateroom.session.runner import HARDER, PROVEN, QUICK, SLOW, Runner
+from stateroom.session.runner import QUICK_RUNS, QUICK_RUNS_FACTOR, QUICK_SECONDS, SLOW_SECONDS, Runner
 from tests.messages import raises
 from tests.patience import PATIENCE
 
@@ -50,7 +50,7 @@ def where() -> bool:
 
 
 async def prove(runner: Runner, quick: Procedure) -> list[bool]:
-    return [await runner.run(quick, {}, 5) for _ in range(PROVEN)]
+    return [await runner.run(quick, {}, 5) for _ in range(QUICK_RUNS)]
 
 
 async def test_a_quick_function_moves_to_the_loop() -> None:
@@ -85,11 +85,11 @@ async def on_loop_after(runner: Runner, changing: Procedure, most: int) -> int |
 async def test_a_function_that_turns_slow_must_be_quick_much_longer_to_come_back(time: Time) -> None:
     function, runner = Changing(time), Runner()
     changing = procedure(function)
-    assert await on_loop_after(runner, changing, PROVEN + 1) == PROVEN
-    function.pause = SLOW * 2
+    assert await on_loop_after(runner, changing, QUICK_RUNS + 1) == QUICK_RUNS
+    function.pause = SLOW_SECONDS * 2
     assert await runner.run(changing, {}, 5)  # the one time that it is noticed
     function.pause = 0.0
-    assert await on_loop_after(runner, changing, PROVEN * HARDER + 1) == PROVEN * HARDER
+    assert await on_loop_after(runner, changing, QUICK_RUNS * QUICK_RUNS_FACTOR + 1) == QUICK_RUNS * QUICK_RUNS_FACTOR
 
 
 async def test_a_function_that_raises_on_the_loop_never_comes_back() -> None:
@@ -104,15 +104,15 @@ async def test_a_function_that_raises_on_the_loop_never_comes_back() -> None:
 
     fragile_one = procedure(fragile)
     with pytest.raises(LookupError):
-        await on_loop_after(runner, fragile_one, PROVEN + 1)
-    assert await on_loop_after(runner, fragile_one, PROVEN * HARDER * 2) is None
+        await on_loop_after(runner, fragile_one, QUICK_RUNS + 1)
+    assert await on_loop_after(runner, fragile_one, QUICK_RUNS * QUICK_RUNS_FACTOR * 2) is None
 
 
 async def test_a_pause_for_garbage_is_not_the_functions_fault(time: Time) -> None:
     function, runner = Changing(time), Runner()
     changing = procedure(function)
-    assert await on_loop_after(runner, changing, PROVEN + 1) == PROVEN
-    function.pause, function.collects = SLOW * 2, True
+    assert await on_loop_after(runner, changing, QUICK_RUNS + 1) == QUICK_RUNS
+    function.pause, function.collects = SLOW_SECONDS * 2, True
     assert await runner.run(changing, {}, 5)
     function.pause, function.collects = 0.0, False
     assert await runner.run(changing, {}, 5)
@@ -120,16 +120,16 @@ async def test_a_pause_for_garbage_is_not_the_functions_fault(time: Time) -> Non
 
 async def test_a_slow_function_never_comes_to_the_loop(time: Time) -> None:
     def slow() -> bool:
-        time.now += QUICK * 2
+        time.now += QUICK_SECONDS * 2
         return where()
 
     runner, never = Runner(), procedure(slow)
-    assert not any([await runner.run(never, {}, 5) for _ in range(PROVEN + 5)])
+    assert not any([await runner.run(never, {}, 5) for _ in range(QUICK_RUNS + 5)])
 
 
 async def test_a_function_with_a_timeout_of_its_own_always_has_a_thread() -> None:
     runner, limited = Runner(), procedure(where, timeout=5.0)
-    assert not any([await runner.run(limited, {}, 5) for _ in range(PROVEN * 2)])
+    assert not any([await runner.run(limited, {}, 5) for _ in range(QUICK_RUNS * 2)])
 
 
 async def test_a_blocking_function_does_not_stall_the_loop() -> None:
@@ -232,7 +232,7 @@ async def test_cancelling_the_caller_cancels_the_function() -> None:
 
 
 async def test_a_function_waits_for_a_thread_while_all_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateroom.session.runner.MOST_THREADS", 1)
+    monkeypatch.setattr("stateroom.session.runner.MAX_THREADS", 1)
     runner, started, release = Runner(), threading.Event(), threading.Event()
 
     def block() -> None:

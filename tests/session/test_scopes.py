@@ -114,7 +114,7 @@ def sessions(store: Store) -> Sessions[Trip]:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for the dead."""
-    monkeypatch.setattr("stateroom.session.shared.GRACE", 0.1)
+    monkeypatch.setattr("stateroom.session.shared.GRACE_SECONDS", 0.1)
 
 
 async def shared(session: Session[Any]) -> tuple[int, int]:

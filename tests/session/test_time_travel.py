@@ -50,7 +50,7 @@ def check_program(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stateroom.session.cached_session.MIN_SNAPSHOT", smallest)
         patch.setattr("stateroom.session.cached_session.SNAPSHOT_RATIO", ratio)
-        patch.setattr("stateroom.session.cached_session.SMALL_STATE", light)
+        patch.setattr("stateroom.session.cached_session.SMALL_STATE_BYTES", light)
         for module in ("cached_session", "maintenance.retention"):
             patch.setattr(f"stateroom.session.{module}.STATES_IN_MEMORY", trail)
         asyncio.run(carry_out(url, program, large))

@@ -65,7 +65,7 @@ async def test_the_log_says_when_it_was_migrated_and_keeps_what_was(old: Session
 async def test_forks_and_rewinds_reach_over_a_migration(
     old: Session[Any], store: Store, monkeypatch: pytest.MonkeyPatch, large: bool
 ) -> None:
-    monkeypatch.setattr("stateroom.session.cached_session.SMALL_STATE", 0 if large else 2**20)
+    monkeypatch.setattr("stateroom.session.cached_session.SMALL_STATE_BYTES", 0 if large else 2**20)
     session = await shop(3, store).open(old.id)
     await buy(session, 4, *[0] * 10)
     early, late = await session.fork(at=3), await session.fork(at=8)

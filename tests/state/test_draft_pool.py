@@ -166,7 +166,7 @@ def test_long_histories_with_a_pool_are_as_without_and_old_states_never_change(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stateroom.state.draft.MIN_ITEMS", 2)
-    monkeypatch.setattr("stateroom.state.draft_list.OPERATION", 1)
+    monkeypatch.setattr("stateroom.state.draft_list.OPERATION_COST", 1)
     chance = random.Random(seed)
     state, pool = world(), dict[int, Any]()
     held: list[tuple[World, Any]] = []  # as by forks, readers and the trail

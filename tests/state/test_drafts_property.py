@@ -348,7 +348,7 @@ def test_a_program_does_the_same_to_a_draft_as_to_a_copy(base: World, data: st.D
     check_program(base, data, places, data.draw(st.integers(1, 6)))
 
 
-costs = st.sampled_from([1, draft_list.OPERATION])
+costs = st.sampled_from([1, draft_list.OPERATION_COST])
 """With cheap operations, a short list is edited in place as a wide one is."""
 
 

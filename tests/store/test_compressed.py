@@ -7,7 +7,7 @@ from stateroom.errors import BadData
 from stateroom.session import read_entry
 from stateroom.state import decode, digest_of, encode
 from stateroom.store import Commit, Entry, MemoryStore, open_store
-from stateroom.store.compression import PACKED, PLAIN, SMALL, CompressedStore
+from stateroom.store.compression import PACKED, PLAIN, SMALL_BODY_BYTES, CompressedStore
 from stateroom.store.wrapper import MARK
 from tests.messages import raises
 from tests.store.bodies import bodies, fill
@@ -49,7 +49,7 @@ def test_any_body_comes_back(body: bytes, place) -> None:
     kept = store.write(body, place)
     assert store.read(kept, place) == body
     assert len(kept) <= len(body) + 2 * body.startswith(MARK)
-    if len(body) < SMALL and not body.startswith(MARK):
+    if len(body) < SMALL_BODY_BYTES and not body.startswith(MARK):
         assert kept == body
 
 

@@ -19,7 +19,16 @@ from stateroom.errors import BadData, Conflict, ForeignStore, StoreError, StoreU
 from stateroom.store import Commit, Snapshot, open_store, parse_url, store_class
 from stateroom.store.objects import bucket
 from stateroom.store.objects.bucket import RETRY, TIMEOUT, Bucket, open_bucket
-from stateroom.store.objects.layout import FAN, TAIL, Segment, age_of, count_merged, key_of, make_run, make_segment
+from stateroom.store.objects.layout import (
+    SEGMENTS_PER_LEVEL,
+    TAIL_BYTES,
+    Segment,
+    age_of,
+    count_merged,
+    key_of,
+    make_run,
+    make_segment,
+)
 from tests.messages import raises
 from tests.servers.s3 import BUCKET, S3Server
 from tests.store.rooms import FAR, at_last, bare, entry, head
@@ -226,11 +235,11 @@ def make_segments(sizes: list[int]) -> list[Segment]:
 @pytest.mark.parametrize("seed", range(5))
 def test_segments_stay_few_whatever_their_sizes(seed: int) -> None:
     chance = random.Random(seed)
-    sizes = [TAIL + int(chance.paretovariate(0.8) * 100) % (1 << 20) for _ in range(3_000)]
+    sizes = [TAIL_BYTES + int(chance.paretovariate(0.8) * 100) % (1 << 20) for _ in range(3_000)]
     segments = make_segments(sizes)
     assert sum(segment.size for segment in segments) == sum(sizes)
     large = sum(segment.size >= 16 << 20 for segment in segments)
-    assert len(segments) - large <= 4 * (FAN - 1)
+    assert len(segments) - large <= 4 * (SEGMENTS_PER_LEVEL - 1)
     assert large <= sum(sizes) / (16 << 20)
 
 

@@ -30,7 +30,7 @@ from stateroom.errors import (
     UnknownSession,
 )
 from stateroom.store import Commit, Entry, Head, HeadFilter, Snapshot, Store, open_store, store_class
-from stateroom.store.concurrency import FEW
+from stateroom.store.concurrency import FEW_WRITES
 from tests.messages import raises
 from tests.patience import PATIENCE
 from tests.servers.pooler import SERVERS, TransactionPooler
@@ -128,7 +128,7 @@ async def test_appends_that_come_up_together_go_to_the_server_together(pooler: T
         await asyncio.gather(*(store.append(Commit(name, entry(2))) for name in names))
         assert pooler.round_trips - before == 2, "a first half, and the rest"
         before = pooler.round_trips
-        await asyncio.gather(*(store.append(Commit(name, entry(3))) for name in names[:FEW]))
+        await asyncio.gather(*(store.append(Commit(name, entry(3))) for name in names[:FEW_WRITES]))
         assert pooler.round_trips - before == 1
 
 

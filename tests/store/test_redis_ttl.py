@@ -12,7 +12,7 @@ from stateroom import SessionLimits, Sessions
 from stateroom.errors import UnknownSession
 from stateroom.session import Session
 from stateroom.store import Commit, Record, Snapshot, Store
-from stateroom.store.redis.scripts import GRACE
+from stateroom.store.redis.scripts import GRACE_SECONDS
 from tests.examples import share
 from tests.servers.redis import RedisCluster, RedisKeys
 from tests.session.stored_sessions import Notes, NotesEnvironment, problems
@@ -46,20 +46,20 @@ def pass_time(keys: RedisKeys, seconds: float) -> None:
 async def test_a_session_lives_a_little_longer_than_its_expiry(store: Store, keys: RedisKeys) -> None:
     now = time.time()
     await store.create(head(expires=now + 60, created=now), [entry(1)], Snapshot(1, b"state"), {"aa": b"1"})
-    assert keys.seconds_left("room") == pytest.approx(60 + GRACE, abs=2)
+    assert keys.seconds_left("room") == pytest.approx(60 + GRACE_SECONDS, abs=2)
     await store.touch("room", now=now, expires=now + 600)
-    assert keys.seconds_left("room") == pytest.approx(600 + GRACE, abs=2)
+    assert keys.seconds_left("room") == pytest.approx(600 + GRACE_SECONDS, abs=2)
     await store.append(Commit("room", entry(2, at=now), expires=now + 6000))
-    assert keys.seconds_left("room") == pytest.approx(6000 + GRACE, abs=2)
+    assert keys.seconds_left("room") == pytest.approx(6000 + GRACE_SECONDS, abs=2)
     await store.append(Commit("room", entry(3, at=now), snapshot=Snapshot(3, b"state")))
-    assert keys.seconds_left("room") == pytest.approx(6000 + GRACE, abs=2)
+    assert keys.seconds_left("room") == pytest.approx(6000 + GRACE_SECONDS, abs=2)
 
 
 @pytest.mark.parametrize("now", [1000.0, "ahead", "behind"])
 async def test_a_clock_that_is_wrong_does_not_end_a_session(store: Store, keys: RedisKeys, now: Any) -> None:
     now = {"ahead": time.time() + 1e7, "behind": time.time() - 1e7}.get(now, now)
     await store.create(head(expires=now + 60, created=now), [entry(1, at=now)])
-    assert keys.seconds_left("room") >= 60 + GRACE - 1
+    assert keys.seconds_left("room") >= 60 + GRACE_SECONDS - 1
     if now > time.time():  # others, whose clocks are right, do not renew it for long
         assert keys.seconds_left("room") >= 1e7
 
@@ -68,7 +68,7 @@ async def test_a_clock_that_is_wrong_does_not_end_a_session(store: Store, keys: 
 async def test_an_expiry_beyond_all_time_is_stored(store: Store, keys: RedisKeys, expires: float) -> None:
     await store.create(head(expires=expires), [entry(1)], Snapshot(1, b"state"))
     assert (await store.head("room")).expires == expires
-    assert keys.seconds_left("room") >= GRACE - 1
+    assert keys.seconds_left("room") >= GRACE_SECONDS - 1
 
 
 async def test_an_earlier_expiry_takes_no_time_from_the_forks(store: Store, keys: RedisKeys) -> None:
@@ -103,8 +103,8 @@ async def test_a_renewed_fork_holds_all_its_ancestors(store: Store, keys: RedisK
         await store.put(Record(head("5", expires=1e6, parent="4"), [], [], {}))
     left = [keys.seconds_left(str(number)) for number in range(6)]
     assert left == sorted(left, reverse=True)
-    assert left[5] == pytest.approx(1e6 + GRACE, abs=2)
-    assert left[4] > left[5] + GRACE
+    assert left[5] == pytest.approx(1e6 + GRACE_SECONDS, abs=2)
+    assert left[4] > left[5] + GRACE_SECONDS
 
 
 async def test_a_cluster_holds_ancestors_on_other_servers(cluster: RedisCluster) -> None:
@@ -201,7 +201,7 @@ def test_a_live_session_is_whole_and_in_the_end_nothing_is_left(redis_url: str, 
 
 async def test_keys_that_are_gone_are_an_unknown_session(store: Store, keys: RedisKeys) -> None:
     await store.create(head(expires=0.05), [entry(1)], Snapshot(1, b"state"))
-    pass_time(keys, GRACE + 1)
+    pass_time(keys, GRACE_SECONDS + 1)
     with pytest.raises(UnknownSession):
         await store.head("room")
     assert (await store.count(0.0), await store.heads()) == (1, [])  # the index has not heard of it

@@ -22,7 +22,7 @@ from stateroom.errors import (
 from stateroom.pauses import Pauses
 from stateroom.store import Commit, Entry, Head, MemoryStore, Store, WrappedStore, open_store, store_class
 from stateroom.store.conformance import StoreConformance
-from stateroom.store.retry import TIMEOUT, RetryStore
+from stateroom.store.retry import RETRY_SECONDS, RetryStore
 from tests.messages import raises
 from tests.store.conftest import Register
 from tests.store.rooms import head
@@ -278,7 +278,7 @@ async def test_stores_over_a_network_are_patient(register: Register) -> None:
     register("far", f"{__name__}:FarStore")
     async with open_store("memory://?timeout=5") as store:
         assert type(store) is MemoryStore
-    for url, timeout in (("far://", TIMEOUT), ("far://?timeout=2.5", 2.5)):
+    for url, timeout in (("far://", RETRY_SECONDS), ("far://?timeout=2.5", 2.5)):
         async with open_store(url) as store:
             assert isinstance(store, RetryStore)
             assert store.timeout == timeout

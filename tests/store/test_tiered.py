@@ -400,7 +400,7 @@ async def test_a_commit_is_in_the_cold_tier_when_it_is_acknowledged(tmp_path: Pa
 async def test_loads_come_from_copies_that_are_up_to_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: RedisServer
 ) -> None:
-    monkeypatch.setattr("stateroom.store.tiered.durable_cold.PAUSE", 0.0)
+    monkeypatch.setattr("stateroom.store.tiered.durable_cold.DOWN_SECONDS", 0.0)
     cold_url = f"sqlite:///{tmp_path}/cold.db"
     url = tiered(f"{server.url}?prefix=a:", cold_url, durable="cold", cool=50)
     async with open_store(url) as store, open_store(f"{server.url}?prefix=a:") as copies, open_store(cold_url) as cold:
@@ -428,7 +428,7 @@ async def test_loads_come_from_copies_that_are_up_to_date(
 async def test_a_warm_tier_that_is_away_is_left_alone_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: RedisServer
 ) -> None:
-    monkeypatch.setattr("stateroom.store.tiered.durable_cold.PAUSE", 600.0)
+    monkeypatch.setattr("stateroom.store.tiered.durable_cold.DOWN_SECONDS", 600.0)
     async with open_store(tiered(server.url, f"sqlite:///{tmp_path}/cold.db", durable="cold")) as store:
         await make.session(store)
         server.kill()

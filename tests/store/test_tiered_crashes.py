@@ -38,7 +38,7 @@ Tiers = tuple[Store, Store]
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 0.0)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ async def write(store: Store, session: str, writer: str, count: int) -> None:
 
 
 async def test_writers_lose_nothing_to_movers(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 10.0)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER_SECONDS", 10.0)
     stores = [process(*tiers) for _ in range(3)]
     await make_family(stores[0])
     sessions = ("root", "fork", "grandchild")
@@ -342,7 +342,7 @@ WORK = [touch, append, fork, lease, delete, prune, restore, read, sweep]
 async def test_work_and_a_move_may_begin_at_any_step_of_each_other(
     work: Callable[[Store], Work[None]], first: str, up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 2 * PATIENCE)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER_SECONDS", 2 * PATIENCE)
     async for step, tiers, store, family in every_step(at_rest=up):
         move = partial(touch_root if up else sweep, process(*tiers))
         meanwhile = Meanwhile(step, partial(work, process(*tiers)))
@@ -395,7 +395,7 @@ async def test_a_fork_that_is_made_while_its_parent_moves_is_not_left_behind(
     dies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever makes it has seen its parent in the warm tier; and dies, perhaps, before they look again."""
-    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 0.02)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER_SECONDS", 0.02)
     left_behind = 0
     async for step, tiers, store, _ in every_step():
         paused, made = asyncio.Event(), asyncio.Event()
@@ -448,7 +448,7 @@ async def _go_on(made: asyncio.Event, dies: bool) -> None:
 
 
 async def test_whoever_stops_waiting_does_not_stop_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 2 * PATIENCE)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER_SECONDS", 2 * PATIENCE)
     async for step, tiers, store, _ in every_step(at_rest=True, most=20):
         waiting: list[asyncio.Task[None]] = []
 
@@ -508,7 +508,7 @@ class Stopped(Fate):
 
 
 async def test_two_movers_and_a_touch_at_once_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER", 10.0)
+    monkeypatch.setattr("stateroom.store.tiered.transfer.TAKEOVER_SECONDS", 10.0)
     for _ in range(20):
         tiers = new_tiers()
         one, two, three = (process(*tiers) for _ in range(3))

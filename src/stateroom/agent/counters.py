@@ -16,10 +16,10 @@ from stateroom.state import to_json
 if TYPE_CHECKING:
     from tiktoken import Encoding
 
-PER_ITEM = 4
+TOKENS_PER_ITEM = 4
 """Tokens of an item besides its text: its role and delimiters."""
 
-PER_IMAGE = 1_100
+TOKENS_PER_IMAGE = 1_100
 """Upper bound of an image's tokens in common models; its size in bytes does not matter."""
 
 BYTES_PER_TOKEN = 3
@@ -50,7 +50,7 @@ class Estimate:
     def count(self, item: Item) -> int:
         texts, images = readable(item)
         size = sum(len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")) for text in texts)
-        return PER_ITEM + images * PER_IMAGE - (-size // BYTES_PER_TOKEN)
+        return TOKENS_PER_ITEM + images * TOKENS_PER_IMAGE - (-size // BYTES_PER_TOKEN)
 
 
 class TokenizerFile:
@@ -74,7 +74,7 @@ class TokenizerFile:
         texts, images = readable(item)
         encode = self._tokenizer.encode
         tokens = sum(len(encode(_whole(text), add_special_tokens=False).ids) for text in texts)
-        return PER_ITEM + images * PER_IMAGE + tokens
+        return TOKENS_PER_ITEM + images * TOKENS_PER_IMAGE + tokens
 
 
 class Tiktoken:
@@ -97,7 +97,7 @@ class Tiktoken:
     def count(self, item: Item) -> int:
         texts, images = readable(item)
         encode = self._encoding.encode_ordinary
-        return PER_ITEM + images * PER_IMAGE + sum(len(encode(text)) for text in texts)
+        return TOKENS_PER_ITEM + images * TOKENS_PER_IMAGE + sum(len(encode(text)) for text in texts)
 
 
 _VOCABULARIES = {

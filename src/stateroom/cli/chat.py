@@ -16,7 +16,7 @@ from pydantic import Field
 from stateroom.agent import WAITING, Threads, task_items
 from stateroom.cli.options import STORE_VARIABLE, TaskNumber, task_of
 from stateroom.cli.output import complain, console, counted, print_conversation, print_line, print_state, say
-from stateroom.cli.runs import LONGEST, verdict_lines
+from stateroom.cli.runs import MAX_ITEM_CHARACTERS, verdict_lines
 from stateroom.cli.sessions import print_log
 from stateroom.environment import variant_of
 from stateroom.errors import InvalidArguments, InvalidMove, NotFound, StateroomError
@@ -230,7 +230,7 @@ class Chat:
         new = with_changes(self._items, self._steps)[self._shown :]
         self._shown += len(new)
         print_conversation(
-            [(item, changes) for item, changes in new if self.echoes or item.get("role") != "user"], LONGEST
+            [(item, changes) for item, changes in new if self.echoes or item.get("role") != "user"], MAX_ITEM_CHARACTERS
         )
 
     # Commands.

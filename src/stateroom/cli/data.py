@@ -17,7 +17,7 @@ from stateroom.errors import BadTask, InvalidOption, needs
 from stateroom.jsonl import replace_lines
 from stateroom.rollout import SourceRow, read_source
 
-SHOWN_VALUES = 5
+MAX_VALUES_SHOWN = 5
 """Values of a field that are shown; --json has all that are counted."""
 
 app = Commands(help="Check, measure and split files of rows; make tasks of raw data.")
@@ -218,7 +218,7 @@ def _parts(given: list[str]) -> list[Part]:
 
 def _description(field: FieldStats) -> str:
     """What a field holds, in words."""
-    if field.values is not None and len(field.values) <= SHOWN_VALUES:
+    if field.values is not None and len(field.values) <= MAX_VALUES_SHOWN:
         return ", ".join(f"{value or '(empty)'}: {count:,}" for value, count in field.values.most_common())
     kinds = {"number": "numbers", "text": "texts", "list": "lists", "object": "objects", "boolean": "booleans"}
     text = ", ".join(f"{count:,} {kinds.get(kind, kind)}" for kind, count in field.kinds.most_common())

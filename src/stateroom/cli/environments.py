@@ -32,7 +32,7 @@ from stateroom.rollout import (
     read_tasks,
 )
 
-LONGEST = 40
+MAX_NAME_CHARACTERS = 40
 """Characters that a name may have, so that no line of code gets too long."""
 
 MAX_LINES = 3
@@ -77,8 +77,8 @@ def _names(name: str) -> dict[str, str]:
     module = name.replace("-", "_")
     if not (module.isidentifier() and module.isascii() and module == module.lower() and module[0] != "_"):
         fault = f"{name!r} should start with a letter, and have only small letters, digits, - and _, as my-shop has"
-    elif len(module) > LONGEST:
-        fault = f"{name!r} is longer than {LONGEST} characters"
+    elif len(module) > MAX_NAME_CHARACTERS:
+        fault = f"{name!r} is longer than {MAX_NAME_CHARACTERS} characters"
     elif iskeyword(module) or issoftkeyword(module):
         fault = f"{module!r} is a word of Python's; choose another"
     elif find_spec(module) is not None:

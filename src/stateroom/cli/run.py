@@ -39,7 +39,7 @@ from stateroom.store import without_secrets
 NOT_ALL_STARTED = 3
 """The exit code of a run whose --max-cost was reached."""
 
-SHOWN_PASSES = 3
+MAX_PASSES_SHOWN = 3
 """Columns of pass@k, where there is a line for each environment."""
 
 
@@ -165,7 +165,7 @@ def show_metrics(figures: Mapping[str, tuple[int, int, Mapping[str, float]]]) ->
     known = [metrics for _, _, metrics in figures.values() if metrics]
     passes = [name for name in (known[0] if known else ()) if name.startswith("pass@")]
     common = [name for name in passes if all(name in each for each in known)]
-    names = ("mean/reward", *common[:SHOWN_PASSES], "mean/tool_calls")
+    names = ("mean/reward", *common[:MAX_PASSES_SHOWN], "mean/tool_calls")
     titles = (name.removeprefix("mean/").replace("_", " ") for name in names)
     rows = [
         (name, str(episodes), str(failed), *(known_number(metrics, metric, "-") for metric in names))

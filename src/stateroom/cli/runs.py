@@ -55,10 +55,10 @@ from stateroom.store import Store
 MAX_EPISODES = 3
 """Episodes that are shown if none are chosen."""
 
-LONGEST = 800
+MAX_ITEM_CHARACTERS = 800
 """Characters of an item that are shown; --json has all."""
 
-LONGEST_IN_PAIR = 120
+MAX_PAIR_CHARACTERS = 120
 """Characters of each of two items that are shown side by side."""
 
 STYLES: dict[Literal["won", "lost", "tied"], str] = {"won": "green", "lost": "red", "tied": ""}
@@ -204,7 +204,7 @@ def _print_episode(episode: StoredEpisode, conversation: Said) -> None:
     result = "failed" if episode.reward is None else f"reward {number(episode.reward)}"
     style = "bold red" if episode.reward is None else "bold"
     console.print(f"task {episode.task}, rollout {episode.rollout}: {result}", style=style)
-    print_conversation(conversation, LONGEST)
+    print_conversation(conversation, MAX_ITEM_CHARACTERS)
     for name, text in verdict_lines(episode.row):
         print_line(name, text)
     row = episode.row
@@ -291,7 +291,7 @@ def _difference(task: TaskComparison) -> tuple[Any, ...]:
     """The rewards of a task in two runs, and where two of its episodes part."""
     if task.divergence is not None:
         pair = (_line(task.divergence.first), _line(task.divergence.second))
-        one, other = cut_pair(*pair, LONGEST_IN_PAIR)
+        one, other = cut_pair(*pair, MAX_PAIR_CHARACTERS)
         parting = f"rollout {task.rollout}, item {task.divergence.item}\nA {one}\nB {other}"
     else:
         parting = "no two episodes of the same rollout index differ" if task.rollout is None else "not in what was said"

@@ -20,7 +20,7 @@ from stateroom.rollout import StoredRun
 from stateroom.training import FORMATS, AdvantageMethod, Curve, To, TrainOptions, export_rows, write_table
 
 BARS = "▁▂▃▄▅▆▇█"
-WIDTH = 40
+CURVE_CHARACTERS = 40
 """Characters of a curve."""
 
 PLOTTED = ("reward", "held_out", "loss", "divergence", "clipped", "gradient")
@@ -75,7 +75,7 @@ def _picture(curve: Curve, end: int) -> Table:
     return made
 
 
-def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
+def sparkline(values: Sequence[float], width: int = CURVE_CHARACTERS) -> str:
     """A curve of at most this many characters, each the mean of some values."""
     parts = min(width, len(values))
     edges = [len(values) * part // parts for part in range(parts + 1)]

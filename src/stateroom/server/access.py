@@ -28,7 +28,7 @@ _NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 _PROXY_HEADERS = (b"forwarded", b"via", b"x-real-ip")
 """Headers, besides `X-Forwarded-…`, that a proxy adds."""
 
-REMEMBERED = 256
+MAX_HOSTS_CACHED = 256
 """Allowed values of `Host` that are remembered."""
 
 
@@ -57,7 +57,7 @@ class AllowedHosts:
             name = _name_of(host or b"")
             if not (name in self._names or _is_own(name)):
                 return f"is for the host {_text(host or b'')}"
-            if len(self.known) < REMEMBERED:
+            if len(self.known) < MAX_HOSTS_CACHED:
                 self.known.add(host)
         if origin is None:
             return None
@@ -174,7 +174,7 @@ def _remote_problem(request: HTTPRequest) -> str | None:
 
 # API keys: which clients may create sessions and threads, and how much each may do in a minute.
 
-MINUTE = 60.0
+MINUTE_SECONDS = 60.0
 
 FORM = "NAME SHA256 [sessions=N] [calls=N]"
 """A line in a file of keys."""
@@ -255,8 +255,8 @@ class Keys:
             raise UnknownKey(f"the API key {request.key!r}, which this session was made with, is not good any more")
         limit: int | None = getattr(key, what)
         now = self._now()
-        if not self._counts.add(key.name, what, int(now // MINUTE), limit):
-            seconds = int(MINUTE - now % MINUTE) + 1
+        if not self._counts.add(key.name, what, int(now // MINUTE_SECONDS), limit):
+            seconds = int(MINUTE_SECONDS - now % MINUTE_SECONDS) + 1
             problem = f"the API key {key.name!r} is limited to {what}={limit} a minute; try again in {seconds} seconds"
             raise RateLimited(problem, seconds)
 

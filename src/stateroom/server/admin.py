@@ -22,7 +22,7 @@ from stateroom.session import VERDICT, ForkPoint, History, LogPage, SessionSumma
 from stateroom.state import ChangeData, differences, readable
 from stateroom.store import Head, HeadFilter, Order, Status, place_of
 
-RELATIVES = 1000
+MAX_RELATIVES = 1000
 """Ancestors and descendants of a session that are listed at most."""
 
 
@@ -200,12 +200,12 @@ class AdminAPI:
         store, now = self.services.store, self.services.now()
         head = oldest = await store.head(session)
         ancestors: list[Head] = []
-        while oldest.parent is not None and len(ancestors) < RELATIVES:
+        while oldest.parent is not None and len(ancestors) < MAX_RELATIVES:
             oldest = await store.head(oldest.parent)
             ancestors.insert(0, oldest)
         descendants: list[Head] = []
         parents = deque([head])
-        while parents and len(descendants) < RELATIVES:
+        while parents and len(descendants) < MAX_RELATIVES:
             with suppress(UnknownSession):  # deleted meanwhile
                 forks = await store.children(parents.popleft().id)
                 descendants += forks
@@ -213,8 +213,8 @@ class AdminAPI:
         return Lineage(
             [SessionSummary.of(ancestor, now) for ancestor in ancestors],
             SessionSummary.of(head, now),
-            [SessionSummary.of(descendant, now) for descendant in descendants[:RELATIVES]],
-            oldest.parent is not None or bool(parents) or len(descendants) > RELATIVES,
+            [SessionSummary.of(descendant, now) for descendant in descendants[:MAX_RELATIVES]],
+            oldest.parent is not None or bool(parents) or len(descendants) > MAX_RELATIVES,
         )
 
     async def state(self, session: str, query: StateAt) -> StateReply:

@@ -23,7 +23,7 @@ from stateroom.state import EditChange
 
 T = TypeVar("T")
 
-EXAMPLES = 100
+MAX_EXAMPLES = 100
 """Example rows of an environment that are listed."""
 
 CHANGING = (409, 502, *SLOW)
@@ -205,7 +205,7 @@ class AdminActions:
             replies=environment.reply_tool is not None,
             task_schema=form_schema(environment.task_type),
             state_schema=None if environment.state_type is None else form_schema(environment.state_type),
-            examples=[] if examples is None else [*read_tasks(examples, environment)[:EXAMPLES]],
+            examples=[] if examples is None else [*read_tasks(examples, environment)[:MAX_EXAMPLES]],
             model=served.name in self.models,
         )
 

@@ -52,16 +52,16 @@ from stateroom.server.services import Services
 from stateroom.server.wire import CallHeaders, ResponseObject, ResponsesBody, RunReply
 from stateroom.session import AgentInMemory, Session, new_session_id
 
-SHARE = 0.75
+AGENT_SHARE = 0.75
 """The share of a worker's requests in flight that may be agents at work: the rest is for other requests."""
 
-LEASE = 10.0
+LEASE_SECONDS = 10.0
 """Seconds after the death of a worker in which its episode with an id waits."""
 
-PAUSE = 0.1
+TAKEOVER_RETRY_SECONDS = 0.1
 """Seconds between two attempts to take over an episode that another request runs."""
 
-TOUCHES = 4
+RENEWALS_PER_LIFE = 4
 """How often the life of a session is renewed within its time to live, while an agent works in it."""
 
 
@@ -266,7 +266,7 @@ def _with_whole_prompts(row: Row) -> Row:
 
 def agents_of(services: Services, models: Mapping[str, ModelSource]) -> dict[str, AgentAPI]:
     """The agents of a server by environment."""
-    slots = asyncio.Semaphore(max(1, int(SHARE * services.options.max_calls)))
+    slots = asyncio.Semaphore(max(1, int(AGENT_SHARE * services.options.max_calls)))
     served = services.environments
     return {name: AgentAPI(services, served[name], model, slots) for name, model in models.items()}
 
@@ -291,10 +291,10 @@ async def _in_use(served: ServedEnvironment, session: Session[Any], *, alone: bo
     async with AsyncExitStack() as stack:
         while alone and not session.closed:
             try:
-                await stack.enter_async_context(session.lease(LEASE))
+                await stack.enter_async_context(session.lease(LEASE_SECONDS))
                 break
             except SessionLeased:
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(TAKEOVER_RETRY_SECONDS)
                 await session.agent.refresh()
         keeping = asyncio.create_task(_keep(served, session.id))
         try:
@@ -308,7 +308,7 @@ async def _keep(served: ServedEnvironment, session: str) -> None:
     """Renew the life of a session now and then."""
     runtime = served.sessions.runtime
     while True:
-        await asyncio.sleep(runtime.limits.ttl / TOUCHES)
+        await asyncio.sleep(runtime.limits.ttl / RENEWALS_PER_LIFE)
         now = runtime.now()
         with suppress(StateroomError):  # the next one may succeed
             await runtime.store.touch(session, now=now, expires=now + runtime.limits.ttl)

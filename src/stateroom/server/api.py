@@ -18,7 +18,7 @@ from stateroom.server.http import Receive, Scope, Send, wrong_field
 from stateroom.session import AgentStatus
 from stateroom.state import to_json
 
-HEARTBEAT = 15.0
+HEARTBEAT_SECONDS = 15.0
 """Seconds between two comments in a stream, so that no proxy takes a silent stream for dead."""
 
 
@@ -101,7 +101,7 @@ class EventStream(EventSourceResponse):
         super().__init__(
             events,
             headers={"content-type": self.media_type},
-            ping=HEARTBEAT,
+            ping=HEARTBEAT_SECONDS,
             ping_message_factory=lambda: ServerSentEvent(comment="still here", sep="\n"),
             shutdown_grace_period=inf,
         )

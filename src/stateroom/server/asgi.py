@@ -60,7 +60,7 @@ PROBES = frozenset({"/", "/health", "/ready"})
 ROLLOUT = re.compile(r"/ng-rollout/([A-Za-z0-9][A-Za-z0-9._-]*)(?=/)")
 """A prefix by which clients tell their rollouts apart."""
 
-LONGEST_PATH = 1000
+MAX_PATH_CHARACTERS = 1000
 """Characters of a path in a log line, which must be short enough to be written at once: other processes write too."""
 
 
@@ -262,7 +262,7 @@ class AccessLog:
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "client": client[0] if client else None,
             "method": method,
-            "path": path if len(path) <= LONGEST_PATH else f"{path[:LONGEST_PATH]}...",
+            "path": path if len(path) <= MAX_PATH_CHARACTERS else f"{path[:MAX_PATH_CHARACTERS]}...",
             "status": status,
             "bytes": size,
             "seconds": round(seconds, 6),

@@ -39,7 +39,7 @@ from stateroom.server.schemas import return_type, task_of
 from stateroom.server.sweep import SessionCount
 from stateroom.server.tokens import TOKEN_HEADER, SessionCookies, Signer, VerifiedToken
 from stateroom.server.wire import (
-    LONGEST_NAME,
+    MAX_NAME_CHARACTERS,
     AgentMessage,
     CallHeaders,
     CloseBody,
@@ -259,7 +259,7 @@ class ServedEnvironment:
         if request.scope["method"] == "POST":
             self.metrics.tool(self.name, name).count("unknown_tool", perf_counter() - start)
         known = ", ".join(sorted(self.environment.tools)) or "none"
-        shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
+        shown = name if len(name) <= MAX_NAME_CHARACTERS else f"{name[:MAX_NAME_CHARACTERS]}…"
         return error_response(404, "unknown_tool", f"there is no tool named {shown!r}; there are: {known}")
 
     # Seeding.

@@ -15,7 +15,7 @@ from stateroom.server.http import HTTPRequest, HTTPResponse, json_response, wron
 from stateroom.server.operation import Operation, post
 from stateroom.server.verification import Verification
 from stateroom.server.wire import (
-    LONGEST_NAME,
+    MAX_NAME_CHARACTERS,
     ResetInfo,
     ResetReply,
     StepBody,
@@ -166,6 +166,6 @@ def _step_id(body: dict[str, Any]) -> str | None:
     if isinstance(given, bool) or not isinstance(given, str | int):
         raise wrong_field(STEP_ID, "should be a text")
     text = str(given)
-    if len(text) <= LONGEST_NAME and text.isprintable():
+    if len(text) <= MAX_NAME_CHARACTERS and text.isprintable():
         return text
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -35,7 +35,7 @@ from stateroom.model import input_items, text_of
 from stateroom.server.app import Application
 from stateroom.server.http import ASGIApp
 from stateroom.server.options import ApplicationOptions
-from stateroom.server.protocol import STOP_TIMEOUT, Protocol
+from stateroom.server.protocol import STOP_SECONDS, Protocol
 from stateroom.server.routes import Extension
 from stateroom.server.tracing import configure
 from stateroom.session import Sessions
@@ -46,13 +46,13 @@ logger = logging.getLogger(__name__)
 STOP = {signal.SIGINT, signal.SIGTERM}
 """The signals that stop a server; all others act as in any process."""
 
-LINGER = 1.0
+LINGER_SECONDS = 1.0
 """Seconds after which a stopped process ends, whatever its threads still do."""
 
-KEEP_ALIVE = 75
+KEEP_ALIVE_SECONDS = 75
 """Seconds that an idle connection stays open: longer than clients keep theirs, so that they never use a closed one."""
 
-BACKLOG = 2048
+MAX_BACKLOG = 2048
 """Connections that may wait to be accepted."""
 
 GARBAGE = (10_000, 20, 20)
@@ -61,7 +61,7 @@ GARBAGE = (10_000, 20, 20)
 NOT_SOURCE = frozenset({"venv", "env", "site-packages", "node_modules"})
 """Folders in which no author writes."""
 
-HUNG = 30
+HUNG_SECONDS = 30
 """Seconds without a response to a health check after which a worker is replaced."""
 
 
@@ -111,7 +111,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-        listening.listen(BACKLOG)
+        listening.listen(MAX_BACKLOG)
     except (OSError, TypeError) as error:  # a TypeError: the name cannot be one
         listening.close()
         reason = getattr(error, "strerror", None) or "this is no address"
@@ -220,9 +220,9 @@ def configured(make: Callable[[], ASGIApp], longest_call: float, workers: int = 
         server_header=False,
         proxy_headers=False,  # they are read where they are needed
         workers=workers,
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=ceil(longest_call) + STOP_TIMEOUT,
-        timeout_worker_healthcheck=HUNG,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=ceil(longest_call) + STOP_SECONDS,
+        timeout_worker_healthcheck=HUNG_SECONDS,
     )
 
 
@@ -240,7 +240,7 @@ class Server(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         await super().serve(sockets)
         if self._exits:
-            end = threading.Timer(LINGER, os._exit, (0,))  # threads that tools left behind delay nobody
+            end = threading.Timer(LINGER_SECONDS, os._exit, (0,))  # threads that tools left behind delay nobody
             end.daemon = True
             end.start()
 

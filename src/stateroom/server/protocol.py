@@ -27,13 +27,13 @@ from stateroom.server.options import Limits
 WRITE_BATCH = "stateroom.write_batch"
 """The key of the server's state with the batch of writes that its connections share."""
 
-STOP_TIMEOUT = 5
+STOP_SECONDS = 5
 """Seconds that a client has to complete its request, or to read on, when the server stops."""
 
 DISCARD = struct.pack("ii", 1, 0)
 """The value of `SO_LINGER` that makes the system drop unsent data."""
 
-HOPELESS = 16
+HOPELESS_FACTOR = 16
 """A head that exceeds its limit by this factor is not read to its end, and gets no response.
 
 A smaller one is read: the cookie that must go back with the response may be at its end.
@@ -86,7 +86,7 @@ class Protocol(HttpToolsProtocol):
         except HttpParserError:
             self.send_400_response("")
         if (self._head or self.scope is not None) and not self.transport.is_closing():
-            if self._head > self.limits.max_head * HOPELESS:
+            if self._head > self.limits.max_head * HOPELESS_FACTOR:
                 self.transport.close()
             elif self.scope is None:
                 self._idle_since = self.loop.time()
@@ -214,7 +214,7 @@ class Protocol(HttpToolsProtocol):
 
     def _timeout(self, seconds: float) -> float:
         """Seconds that a client has; fewer when the server stops."""
-        return min(seconds, STOP_TIMEOUT) if self._stopping else seconds
+        return min(seconds, STOP_SECONDS) if self._stopping else seconds
 
     # The end.
 

@@ -22,10 +22,10 @@ from stateroom.session import EntryData, SessionSummary, Transcript, entry_data,
 from stateroom.state import to_json
 from stateroom.store import Head
 
-POLL = 0.25
+POLL_SECONDS = 0.25
 """Seconds between two reads of the store: other processes write to it, and do not tell."""
 
-NEWEST = 200
+MAX_NEWEST_SESSIONS = 200
 """Sessions that are looked at to find new and changed ones; if more come between two reads, the client is told to list
 them."""
 
@@ -35,7 +35,7 @@ MAX_KEPT_BYTES = 4 << 20
 MAX_PAST_BYTES = 1 << 20
 """Bytes from which a stream sends what it has read, before it reads on."""
 
-PAST_AT_ONCE = 4
+MAX_PAST_STREAMS = 4
 """Streams that read what was, each with a state in memory, at once."""
 
 MAX_FOLLOWED = 100
@@ -113,7 +113,7 @@ class NewEntries:
                 async for entry, changes in self._transcript.read(head.revision):
                     self._keep(entry.revision, entry_json(head.id, entry_data(entry, changes)))
                     await asyncio.sleep(0)
-                self._head, self._due = head, monotonic() + POLL
+                self._head, self._due = head, monotonic() + POLL_SECONDS
             return self._head
 
     def _keep(self, revision: int, entry: bytes) -> None:
@@ -134,7 +134,7 @@ class FollowedSessions:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._followed: WeakValueDictionary[str, NewEntries] = WeakValueDictionary()
-        self._turns = asyncio.Semaphore(PAST_AT_ONCE)
+        self._turns = asyncio.Semaphore(MAX_PAST_STREAMS)
         self._lock = asyncio.Lock()
         self._due = 0.0
         self._newest: list[Head] = []
@@ -143,8 +143,8 @@ class FollowedSessions:
         """The newest heads of the store, read once per interval for all streams."""
         async with self._lock:
             if monotonic() >= self._due:
-                self._newest = await self._services.store.heads(limit=NEWEST)
-                self._due = monotonic() + POLL
+                self._newest = await self._services.store.heads(limit=MAX_NEWEST_SESSIONS)
+                self._due = monotonic() + POLL_SECONDS
             return self._newest
 
     async def follow(self, session: str) -> NewEntries:
@@ -199,7 +199,7 @@ class SessionStream:
                         return
             if self._open or self._positions.follows_new:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stopping.wait(), POLL)
+                    await asyncio.wait_for(stopping.wait(), POLL_SECONDS)
                     return
 
     def _event(self, kind: str, data: Any) -> ServerSentEvent:
@@ -241,7 +241,7 @@ class SessionStream:
         except StoreUnavailable:
             return  # it may be back at the next read
         now = self._services.now()
-        last, is_full, known = self._positions.newest, len(heads) == NEWEST, self._known
+        last, is_full, known = self._positions.newest, len(heads) == MAX_NEWEST_SESSIONS, self._known
         new = [head for head in reversed(heads) if head.id not in known and head.age > self._oldest]
         self._known = {head.id: (head.revision, head.status(now), head.phase, head.reward) for head in heads}
         self._oldest = heads[-1].age if is_full else OLDEST

@@ -17,17 +17,17 @@ from stateroom.store import Store
 
 logger = logging.getLogger(__name__)
 
-RECOUNT = 1.0
+RECOUNT_SECONDS = 1.0
 """Seconds between two counts while the limit is reached or metrics are read, and that the latter wait for a count."""
 
 ATTEMPTS = 3
 """Attempts to count while no session is created or closed."""
 
 SWEEPS_PER_LIFE = 10
-LONGEST_PAUSE = 60.0
+MAX_PAUSE_SECONDS = 60.0
 """A sweep runs ten times in the life of a session, and at least once a minute."""
 
-MANY = 100
+MANY_SESSIONS = 100
 """Number of removed sessions from which the C library is asked for free memory."""
 
 
@@ -57,15 +57,15 @@ class SessionCount:
 
     async def refresh(self) -> None:
         """Count anew, since other workers create sessions too; unless it was done just now, or the store is slow."""
-        if self.now() - self._counted > RECOUNT:
+        if self.now() - self._counted > RECOUNT_SECONDS:
             with suppress(StateroomError, TimeoutError):
-                async with asyncio.timeout(RECOUNT):
+                async with asyncio.timeout(RECOUNT_SECONDS):
                     await self.update()
 
     @asynccontextmanager
     async def admit(self, number: int = 1) -> AsyncIterator[None]:
         """Count new sessions, which are made in this context; `Busy` if the limit would be exceeded."""
-        if self.live + number > self.limit and self.now() - self._counted > RECOUNT:
+        if self.live + number > self.limit and self.now() - self._counted > RECOUNT_SECONDS:
             await self.update()
         if self.live + number > self.limit:
             raise Busy(f"{self.limit:,} sessions are live, as many as this server takes; try again later")
@@ -96,7 +96,7 @@ class Sweeper:
         self.sessions = sessions
         self.count = count
         self.metrics = metrics
-        self.pause = min(ttl / SWEEPS_PER_LIFE, LONGEST_PAUSE)
+        self.pause = min(ttl / SWEEPS_PER_LIFE, MAX_PAUSE_SECONDS)
         self._removed = 0
 
     async def __aenter__(self) -> None:
@@ -128,7 +128,7 @@ class Sweeper:
         if self.metrics is not None:
             self.metrics.expired(sum(swept))
         self._removed += sum(swept)
-        if self._removed >= max(MANY, self.count.live):  # rarely: a collection looks at every object
+        if self._removed >= max(MANY_SESSIONS, self.count.live):  # rarely: a collection looks at every object
             self._removed = 0
             # Of 10,000 expired sessions' memory (36 MB on 62 MB) all is returned by this, and nothing without it.
             gc.collect()  # it also empties Python's free lists, which keep pages in use

@@ -19,12 +19,12 @@ from typing import NamedTuple
 from stateroom.errors import CannotWrite, DefinitionError, Unauthorized
 from stateroom.server.http import HTTPRequest
 
-DAY = 24 * 3600.0
+DAY_SECONDS = 24 * 3600.0
 
 VARIABLE = "STATEROOM_SECRET"
 """The environment variable with the secret, or with several separated by commas while one replaces another."""
 
-SHORTEST = 16
+MIN_SECRET_CHARACTERS = 16
 """Characters of a secret, at least: a shorter one could be guessed."""
 
 COOKIE = b"stateroom_"
@@ -53,7 +53,7 @@ class Signer:
         self, secrets: Sequence[str], environment: str, ttl: float, now: Callable[[], float] = time.time
     ) -> None:
         check_secrets(secrets)
-        self.life = ttl + DAY
+        self.life = ttl + DAY_SECONDS
         self.now = now
         self._signing_keys, self._handle_keys, self._seed_keys, self._id_keys = (
             [_key(secret, f"{purpose} of {environment}") for secret in secrets]
@@ -67,7 +67,7 @@ class Signer:
     def read(self, token: bytes) -> tuple[str, bytes]:
         """The subject of a token, and the token to use from now on."""
         subject, name, age, key = self._verified(token, self._signing_keys)
-        renewed = key is not self._signing_keys[0] or age > DAY / 2
+        renewed = key is not self._signing_keys[0] or age > DAY_SECONDS / 2
         return subject, self.sign(subject, name) if renewed else token
 
     def handle(self, subject: str) -> str:
@@ -174,7 +174,7 @@ class SessionCookies:
         if given is None:
             return None
         subject, token = self.signer.read(given)
-        found = VerifiedToken(subject, token, self._set_cookie(request, token), issued_at(token) + DAY / 2)
+        found = VerifiedToken(subject, token, self._set_cookie(request, token), issued_at(token) + DAY_SECONDS / 2)
         if token == given and len(request.cookies) <= MAX_KNOWN_SIZE:  # else the client sends the new one next time
             if len(self.known) >= MAX_KNOWN:
                 self.known.clear()
@@ -215,9 +215,10 @@ def find_secrets() -> tuple[Sequence[str], str]:
 
 def check_secrets(secrets: Sequence[str], origin: str = "the secrets to sign with") -> Sequence[str]:
     """Return the secrets, or raise if there is none or one is too short; `origin` names them in the error."""
-    if not secrets or any(len(secret) < SHORTEST for secret in secrets):
+    if not secrets or any(len(secret) < MIN_SECRET_CHARACTERS for secret in secrets):
         raise DefinitionError(
-            f"{origin}: a secret must have {SHORTEST} characters or more; make one with: openssl rand -hex 32"
+            f"{origin}: a secret must have {MIN_SECRET_CHARACTERS} characters or more; "
+            "make one with: openssl rand -hex 32"
         )
     return secrets
 

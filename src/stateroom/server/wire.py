@@ -18,10 +18,10 @@ from stateroom.server.http import HTTPRequest, wrong_field
 
 T = TypeVar("T")
 
-LATEST_START = 2.0**40
+MAX_START_SECONDS = 2.0**40
 """Largest time, in seconds since 1970, at which a session's clock may start."""
 
-LONGEST_NAME = 200
+MAX_NAME_CHARACTERS = 200
 """Characters of a client's own name for a session, and of an unknown tool's name in an error message."""
 
 NOT_OF_TASK = frozenset({"response", "responses_create_params", "agent_ref", "reward", "resources_session_id"})
@@ -30,7 +30,7 @@ NOT_OF_TASK = frozenset({"response", "responses_create_params", "agent_ref", "re
 body = with_config(extra="allow", use_attribute_docstrings=True)
 
 Name = Annotated[
-    str, Field(min_length=1, max_length=LONGEST_NAME, description="The client's own name for the session.")
+    str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS, description="The client's own name for the session.")
 ]
 
 
@@ -66,7 +66,7 @@ class SeedHeaders(BaseModel):
         Field(
             alias="Stateroom-Began",
             ge=0,
-            le=LATEST_START,
+            le=MAX_START_SECONDS,
             description="When the session's clock starts, in seconds since 1970; by default now.",
         ),
     ] = None
@@ -74,7 +74,7 @@ class SeedHeaders(BaseModel):
         str | None,
         Field(
             alias="Stateroom-Session",
-            pattern=f"^[!-~]{{1,{LONGEST_NAME}}}$",
+            pattern=f"^[!-~]{{1,{MAX_NAME_CHARACTERS}}}$",
             description="A name for the session, as `resources_session_id` is one.",
         ),
     ] = None
@@ -320,8 +320,8 @@ def name_and_row(request: HTTPRequest, body: dict[str, Any]) -> tuple[str | None
 
 def checked_session_name(name: Any) -> str:
     """A client's own name for a session, or the id that the session was given."""
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
-        raise wrong_field("resources_session_id", f"should be a text of 1 to {LONGEST_NAME} characters")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARACTERS:
+        raise wrong_field("resources_session_id", f"should be a text of 1 to {MAX_NAME_CHARACTERS} characters")
     return name
 
 
@@ -339,7 +339,7 @@ def seed_and_start(request: HTTPRequest) -> tuple[int | None, float | None]:
         began = None if start is None else float(start)
     except ValueError:
         began = -1.0
-    if began is not None and not 0 <= began <= LATEST_START:
+    if began is not None and not 0 <= began <= MAX_START_SECONDS:
         raise BadTask("the header Stateroom-Began: should be seconds since 1970")
     return None if seed is None else int(seed), began
 

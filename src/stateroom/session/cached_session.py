@@ -49,7 +49,7 @@ MAX_ANCESTORS = 16
 """Number of ancestors whose call ids and large values a fork remembers."""
 
 
-SMALL_STATE = 64 * 1024
+SMALL_STATE_BYTES = 64 * 1024
 """A state of no more bytes than this, with the changes that lead to it, is read at once when a session goes back."""
 
 LOG_IS_FULL = (
@@ -359,7 +359,7 @@ class CachedSession:
     @property
     def is_small(self) -> bool:
         """Whether the state is small enough to be read at once."""
-        return self._weight.state + self._weight.tail <= SMALL_STATE
+        return self._weight.state + self._weight.tail <= SMALL_STATE_BYTES
 
     def is_new(self, call_id: str) -> bool:
         """Whether it is known here that no entry has this call id."""

@@ -29,7 +29,7 @@ from stateroom.session.result import Failed, unknown_tool
 from stateroom.session.runner import Runner
 from stateroom.state import DraftContext, Patch, State, apply, draft_of, patched
 
-STRIDE = 64
+REVISIONS_PER_STATE = 64
 """One state in this many is kept; those between are made again from there."""
 
 ONLY_READ = "a state of the past may only be read"
@@ -127,7 +127,7 @@ class _Current:
         while at < step:
             state = patched(state, self._patches[at])
             at += 1
-            if at % STRIDE == 0:
+            if at % REVISIONS_PER_STATE == 0:
                 self._kept[at] = state
         self._last = (at, state)
         return state
@@ -135,7 +135,7 @@ class _Current:
     def _nearest(self, step: int) -> tuple[int, State]:
         """The nearest state before that is in memory."""
         at, state = self._last
-        if step - STRIDE < at <= step:
+        if step - REVISIONS_PER_STATE < at <= step:
             return at, state
         at = max(kept for kept in self._kept if kept <= step)
         return at, self._kept[at]

@@ -22,7 +22,7 @@ from stateroom.session.progress import ASKED, STARTED
 from stateroom.session.result import Code, Failed, Result, result_of_entry
 from stateroom.session.shared import SharedConflict, View
 
-PATIENT = 1000
+MAX_OUTCOME_ATTEMPTS = 1000
 """Attempts to commit what came of an external call: its effect stays, whatever others write."""
 
 
@@ -118,7 +118,9 @@ class ExternalCall(Call, gc=False):
             except Conflict:
                 raise RetryCommit from None
 
-        return await commit(cached, attempt, tool.name, after_verdict=True, load_state=False, attempts=PATIENT)
+        return await commit(
+            cached, attempt, tool.name, after_verdict=True, load_state=False, attempts=MAX_OUTCOME_ATTEMPTS
+        )
 
     async def _fail(self, message: str, code: Code, cause: Cause | None = None) -> Result:
         try:

@@ -31,14 +31,14 @@ from stateroom.store import Entry, Head, Loaded, Store
 S = TypeVar("S", bound=State)
 T = TypeVar("T")
 
-LARGE_LOAD = 1 << 20
+LARGE_LOAD_BYTES = 1 << 20
 """Bytes from which a thread reads what was loaded."""
 
-PAGE = 1000
+ENTRIES_PER_PAGE = 1000
 """How many entries are read from a store at a time."""
 
 
-PAGE_BACK = 32
+ENTRIES_PER_PAGE_BACK = 32
 """How many entries are read at a time on the way back."""
 
 BATCH_BYTES = 16 * 2**20
@@ -229,7 +229,7 @@ class History:
         for part, end in reversed(parts):
             start = max(after, part.parent_revision)
             while start < end:
-                stop = min(start + PAGE, end)
+                stop = min(start + ENTRIES_PER_PAGE, end)
                 yield part, await self.store.entries(part.id, after=start, until=stop)
                 start = stop
 
@@ -301,7 +301,7 @@ class History:
             while head.parent is not None and at <= head.parent_revision:
                 head = await self.store.head(head.parent)
             if at not in kept:
-                start = max(at - PAGE_BACK, head.parent_revision)
+                start = max(at - ENTRIES_PER_PAGE_BACK, head.parent_revision)
                 kept = {entry.revision: entry for entry in await self.store.entries(head.id, after=start, until=at)}
             entry = read_entry(kept[at]) if at in kept else None
             yield at, entry
@@ -382,7 +382,7 @@ class History:
 
 async def _aside(size: int, function: Callable[..., T], *given: Any) -> T:
     """What a function gives; where it has much to read it runs on a thread, so that others are not kept waiting."""
-    return await asyncio.to_thread(function, *given) if size > LARGE_LOAD else function(*given)
+    return await asyncio.to_thread(function, *given) if size > LARGE_LOAD_BYTES else function(*given)
 
 
 def _read_line(entries: Iterable[Entry], at: int) -> tuple[list[Stored], int, list[LogEntry], bool]:

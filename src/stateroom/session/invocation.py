@@ -28,7 +28,7 @@ from stateroom.session.parameters import Ask, SessionInfo
 from stateroom.session.progress import Clock, Progress
 from stateroom.session.resource import Used
 from stateroom.session.result import Code, Failed
-from stateroom.session.runner import QUICK, Runner
+from stateroom.session.runner import QUICK_SECONDS, Runner
 from stateroom.state import (
     ENDED,
     Change,
@@ -166,7 +166,7 @@ async def run_tool(
                         pace.raised(error)
                         raise
                     finally:
-                        if perf_counter() - start > QUICK:
+                        if perf_counter() - start > QUICK_SECONDS:
                             pace.took(start)
             finally:  # first of all: a thread that goes on by itself changes nothing any more
                 context.closed = shared_context.closed = ENDED

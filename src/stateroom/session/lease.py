@@ -20,13 +20,13 @@ from stateroom.session.cached_session import CachedSession, HeldLease
 
 logger = logging.getLogger(__name__)
 
-SECONDS = 30.0
+LEASE_SECONDS = 30.0
 """How long a lease lasts that is not renewed."""
 
-RENEWALS = 3
+RENEWALS_PER_LEASE = 3
 """Renewals within the time of a lease."""
 
-SURE = 2 / 3
+TRUSTED_SHARE = 2 / 3
 """The holder relies on it for this share of its time: other workers' clocks may be ahead by what remains."""
 
 
@@ -82,11 +82,11 @@ class Lease:
         if self._fence not in (0, head.fence):
             raise SessionLeased(session)
         self._fence = head.fence
-        self._held.sure_until = asked + SURE * self._seconds
+        self._held.sure_until = asked + TRUSTED_SHARE * self._seconds
 
     async def _renew(self) -> None:
         while True:
-            await asyncio.sleep(self._seconds / RENEWALS)
+            await asyncio.sleep(self._seconds / RENEWALS_PER_LEASE)
             try:
                 await self._take()
             except StoreUnavailable as error:

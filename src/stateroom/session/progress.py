@@ -28,7 +28,7 @@ STARTED = "\nstarted"
 ASKED = "\nasked"
 """The same, where it asked for input."""
 
-TICK = 1.0
+TICK_SECONDS = 1.0
 """Seconds that pass on a session's clock with each committed write call."""
 
 LATEST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
@@ -111,7 +111,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
         return Random(f"{self.seed}/{self.steps}")
 
     def clock(self) -> Clock:
-        return Clock(self.began + self.offset + self.steps * TICK)
+        return Clock(self.began + self.offset + self.steps * TICK_SECONDS)
 
     def new_id(self) -> Callable[..., str]:
         """A function that gives ids: `new_id()`, or `new_id("order")` for one that says what it is of."""

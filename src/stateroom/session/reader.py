@@ -25,7 +25,7 @@ from stateroom.state import (
 )
 from stateroom.store import Store
 
-WORLDS = 4
+MAX_WORLDS = 4
 """Number of worlds in memory (the current one, and those of sessions seeded by older code)."""
 
 
@@ -45,7 +45,7 @@ class Reader:
     def __init__(self, store: Store, state_type: type[State]) -> None:
         self.store = store
         self.state_type = state_type
-        self._worlds: LRU[str, State] = LRU(WORLDS)
+        self._worlds: LRU[str, State] = LRU(MAX_WORLDS)
         self._reading = asyncio.Lock()
         """One task reads a world; the others wait, and share that one."""
 

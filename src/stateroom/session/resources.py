@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-STOPS = 64
+MAX_STOPS = 64
 """Resources that are stopped at once."""
 
 HOOK_FAILED = (ToolError, TimedOut, TooLarge, EnvironmentFailed, ReadOnlyState)
@@ -77,7 +77,7 @@ class ResourceManager:
         self.most = most
         self._stateless: dict[str, Any] = {}
         self._lock = asyncio.Lock()
-        self._stops = asyncio.Semaphore(STOPS)
+        self._stops = asyncio.Semaphore(MAX_STOPS)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def is_exclusive(self, procedure: Procedure) -> bool:

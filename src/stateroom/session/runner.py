@@ -28,19 +28,19 @@ from stateroom.pauses import Pauses
 from stateroom.session.containment import Asked, PathNotLoaded, contained
 from stateroom.session.environment import Procedure
 
-QUICK = 0.001
+QUICK_SECONDS = 0.001
 """Seconds within which a function counts as quick."""
 
-PROVEN = 25
+QUICK_RUNS = 25
 """Quick runs in a row after which a function runs on the loop."""
 
-SLOW = 0.010
+SLOW_SECONDS = 0.010
 """Seconds after which a function that ran on the loop goes back to threads."""
 
-HARDER = 10
+QUICK_RUNS_FACTOR = 10
 """Factor by which more quick runs are needed each time that it does."""
 
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 """Functions that can be at work, or stuck, on threads at once."""
 
 PAUSES = Pauses(first=0.02, longest=0.5)
@@ -100,7 +100,7 @@ class Pace:
 
     def __init__(self) -> None:
         self.quick_runs = 0
-        self.needed: float = PROVEN
+        self.needed: float = QUICK_RUNS
         self.on_loop = False
 
     def run(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -122,10 +122,10 @@ class Pace:
     def took(self, start: float) -> None:
         """The function began at `start`, and has ended now."""
         seconds = perf_counter() - start
-        if seconds > QUICK:
+        if seconds > QUICK_SECONDS:
             self.quick_runs = 0
-            if seconds > SLOW and self.on_loop and _garbage.collected < start:
-                self.on_loop, self.needed = False, self.needed * HARDER
+            if seconds > SLOW_SECONDS and self.on_loop and _garbage.collected < start:
+                self.on_loop, self.needed = False, self.needed * QUICK_RUNS_FACTOR
         elif not self.on_loop:
             self.quick_runs += 1
             self.on_loop = self.quick_runs >= self.needed
@@ -194,7 +194,7 @@ class _Workers:
         try:
             inbox = self._idle.pop()
         except IndexError:
-            if self._threads >= MOST_THREADS:
+            if self._threads >= MAX_THREADS:
                 return None
             inbox = self._start()
         loop = asyncio.get_running_loop()
@@ -211,7 +211,7 @@ class _Workers:
                     await asyncio.sleep(PAUSES.after(looks))
                     if (work := self.run(function)) is not None:
                         return work
-        raise Busy(f"{MOST_THREADS} tools are at work already, or stuck; try again later")
+        raise Busy(f"{MAX_THREADS} tools are at work already, or stuck; try again later")
 
     def _start(self) -> SimpleQueue[Callable[[], None]]:
         self._threads += 1

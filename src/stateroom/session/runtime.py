@@ -27,7 +27,7 @@ WEEK = 7 * 24 * 3600.0
 
 YEAR = 365 * 24 * 3600.0
 
-RENEWED = 0.99
+RENEWED_SHARE = 0.99
 """An expiry that is this share of the time to live away is not renewed."""
 
 
@@ -58,7 +58,7 @@ class SessionLimits:
     @cached_property
     def renew_below(self) -> float:
         """While an expiry is this many seconds away it is not renewed, which saves the store work."""
-        return RENEWED * self.ttl if self.ttl else -inf
+        return RENEWED_SHARE * self.ttl if self.ttl else -inf
 
 
 class Runtime:

@@ -38,7 +38,7 @@ from stateroom.session.episode import Verdict
 from stateroom.session.external import ExternalCall
 from stateroom.session.history import Checkpoint, EventRecord, History, occurred
 from stateroom.session.invocation import NOTHING, READ_ONLY, plain_arguments
-from stateroom.session.lease import SECONDS, Lease
+from stateroom.session.lease import LEASE_SECONDS, Lease
 from stateroom.session.lifecycle import INITIAL, AgentStatus
 from stateroom.session.log import (
     CHECKPOINT,
@@ -300,7 +300,7 @@ class Session(Generic[S]):
             message = f"should be JSON: {error}"
             raise InvalidArguments(f"data: {message}", {"data": message}) from error
 
-    def lease(self, seconds: float = SECONDS) -> Lease:
+    def lease(self, seconds: float = LEASE_SECONDS) -> Lease:
         """Keep all other processes from changing the session while a block runs: `async with session.lease():`.
 
         The lease is renewed in the background, and ends `seconds` after this process does. Meanwhile others can read;

@@ -48,7 +48,7 @@ from stateroom.store import Commit, Entry, Head
 
 logger = logging.getLogger(__name__)
 
-GRACE = 1.0
+GRACE_SECONDS = 1.0
 """Seconds that a process waits for a call to decide about its intent, before it abandons the intent."""
 
 
@@ -144,7 +144,7 @@ class Shared:
             await cached.refresh()
         seen, attempt = monotonic(), 0
         while self._settled != cached.head.revision:
-            await self._settle(abandon=monotonic() - seen > GRACE)
+            await self._settle(abandon=monotonic() - seen > GRACE_SECONDS)
             await back_off(attempt)
             attempt += 1
         now = runtime.now()

@@ -16,7 +16,7 @@ from stateroom.session.history import History
 from stateroom.session.lifecycle import Item, text_of
 from stateroom.session.log import PATCHED, LogEntry
 from stateroom.session.recorded_call import parsed
-from stateroom.state import WIDTH, ChangeData, brief, describe, differences, to_json
+from stateroom.state import MAX_VALUE_CHARACTERS, ChangeData, brief, describe, differences, to_json
 from stateroom.store import Head, SessionInfo, Status, Store
 
 MAX_LINE = 80
@@ -64,7 +64,7 @@ def entry_line(entry: LogEntry) -> str:
     return entry.name or ""
 
 
-def item_lines(item: Item, width: int = WIDTH) -> list[tuple[str, str]]:
+def item_lines(item: Item, width: int = MAX_VALUE_CHARACTERS) -> list[tuple[str, str]]:
     """An item of a conversation as lines, each with its speaker; values in it are cut to a width."""
     match item.get("type") or "message":
         case "function_call":
@@ -84,7 +84,7 @@ def cut(line: str) -> str:
     return line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…"
 
 
-def written_arguments(arguments: Any, width: int = WIDTH) -> str:
+def written_arguments(arguments: Any, width: int = MAX_VALUE_CHARACTERS) -> str:
     """The arguments of a call as in code, with values that are cut to a width.
 
     They may be JSON, as a model writes them; a text that cannot be parsed is shown as it is.
@@ -110,7 +110,7 @@ def _task_line(row: Any) -> str:
 MAX_PAGE_BYTES = 4 << 20
 """Bytes of JSON from which a page takes no more entries; the next page continues."""
 
-SCANNED = 1000
+MAX_ENTRIES_SCANNED = 1000
 """Entries that a filtered page of a log reads at most; the next page continues."""
 
 
@@ -206,7 +206,7 @@ async def read_page(
     """
     most = MAX_PAGE_BYTES if max_bytes is None else max_bytes
     newest = (await store.head(session)).revision
-    width = limit if kinds is None and text is None else max(limit, SCANNED)
+    width = limit if kinds is None and text is None else max(limit, MAX_ENTRIES_SCANNED)
     if before is None:
         first, last = after, min(newest, after + width)
     else:

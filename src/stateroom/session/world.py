@@ -23,7 +23,7 @@ from stateroom.state import References, State, digest_of, shape_of
 BEGINNING = Progress(0, 0.0)
 """The progress of every world, so that the id of a world follows from its state alone."""
 
-KEPT = 365 * 24 * 3600.0
+KEPT_SECONDS = 365 * 24 * 3600.0
 """Seconds that a world outlives the sessions that were seeded or opened last: their calls do not renew it."""
 
 
@@ -66,8 +66,8 @@ class Worlds:
         """Let a world go on living, for as long as sessions that start from it may; `UnknownSession` if it is gone."""
         runtime = self._runtime
         head, now = await runtime.shared_head(world), runtime.now()
-        if head.expires < now + runtime.limits.ttl + KEPT / 2:
-            await runtime.store.touch(world, now=now, expires=now + runtime.limits.ttl + KEPT)
+        if head.expires < now + runtime.limits.ttl + KEPT_SECONDS / 2:
+            await runtime.store.touch(world, now=now, expires=now + runtime.limits.ttl + KEPT_SECONDS)
 
     def forget(self) -> None:
         """Drop the cached world: it is made again when it is needed."""
@@ -93,7 +93,7 @@ class Worlds:
 
     async def _store(self, world: World) -> None:
         runtime = self._runtime
-        head = runtime.new_head(session_id=world.id, scope="world", ttl=runtime.limits.ttl + KEPT)
+        head = runtime.new_head(session_id=world.id, scope="world", ttl=runtime.limits.ttl + KEPT_SECONDS)
         new = new_session(runtime.reader, head, world.state, BEGINNING, {"input": {}}, runtime.shared_limits)
         if await new.create_once() is None:
             await runtime.store.head(world.id)  # which raises if it has gone again

@@ -26,7 +26,7 @@ from .comparison import (
 )
 from .compiler import shape_of as shape_of
 from .descriptions import (
-    WIDTH as WIDTH,
+    MAX_VALUE_CHARACTERS as MAX_VALUE_CHARACTERS,
     ChangeData as ChangeData,
     Difference as Difference,
     brief as brief,

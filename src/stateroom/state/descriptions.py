@@ -15,10 +15,10 @@ from stateroom.errors import Path, format_path
 from stateroom.state.codec import to_json
 from stateroom.state.patch import apply
 
-WIDTH = 60
+MAX_VALUE_CHARACTERS = 60
 """Characters to which longer values are cut."""
 
-LEAD = 12
+LEAD_CHARACTERS = 12
 """Characters that are shown of what two long values have in common before they differ."""
 
 Kind = Literal["changed", "new", "gone"]
@@ -97,12 +97,12 @@ def diff(old: Any, new: Any, path: Path = ()) -> Iterator[Difference]:
     yield from (Difference((*path, index), "new", None, new[index]) for index in range(len(old), len(new)))
 
 
-def brief(value: Any, width: int = WIDTH) -> str:
+def brief(value: Any, width: int = MAX_VALUE_CHARACTERS) -> str:
     """A value on one short line."""
     return _cut(json.dumps(value, default=readable, ensure_ascii=False), width)
 
 
-def brief_pair(one: Any, other: Any, width: int = WIDTH) -> tuple[str, str]:
+def brief_pair(one: Any, other: Any, width: int = MAX_VALUE_CHARACTERS) -> tuple[str, str]:
     """Two values on a short line each; if they are long, from shortly before they differ."""
     if isinstance(one, str) and isinstance(other, str):
         start = _parting(one, other, width)
@@ -124,7 +124,7 @@ def _parting(one: str, other: str, width: int) -> int:
     if max(len(one), len(other)) < width:
         return 0
     alike = next(compress(count(), map(ne, one, other)), min(len(one), len(other)))
-    return alike - LEAD if alike - LEAD > LEAD else 0
+    return alike - LEAD_CHARACTERS if alike - LEAD_CHARACTERS > LEAD_CHARACTERS else 0
 
 
 def _cut(text: str, width: int) -> str:

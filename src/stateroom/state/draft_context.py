@@ -65,12 +65,12 @@ Past = list[tuple[Any, list[Any]]]
 Nobody may hold them any more. Then the oldest, brought up to date at a few places, pool a copy of the newest.
 """
 
-MOST_PAST = 16
+MAX_PAST = 16
 
 
 def free_container(past: Past) -> tuple[Any, list[list[Any]]]:
     """The oldest container that nothing else refers to, and where it differs from the newest; else (None, [])."""
-    if len(past) > MOST_PAST:
+    if len(past) > MAX_PAST:
         del past[0]  # something refers to it, such as a fork, perhaps for long
     if not past or getrefcount(past[0][0]) != 2:  # `past`, and the argument of `getrefcount`
         return None, []

@@ -19,7 +19,7 @@ Order = list[int]
 Splice = tuple[int, int, Sequence[int]]
 """Replace the items from one index up to another by those that are now at these places."""
 
-OPERATION = 16
+OPERATION_COST = 16
 """Cost of an operation of a patch, or of an item that is stored again, in indices of an order."""
 
 UNCOMPARED = 2
@@ -327,7 +327,7 @@ class DraftList(list[Any]):
         self._notice_swap()
         if self.places is not None:
             changed = self._changed(self.places, unseen)
-            if OPERATION * len(changed) <= len(self):
+            if OPERATION_COST * len(changed) <= len(self):
                 self.places = set(changed)
                 raw = super().__getitem__
                 self.kept = {at: at for at, child in touched.items() if at < len(self) and raw(at) is child}
@@ -394,7 +394,9 @@ def _compare(now: list[Any], old: list[Any], front: int, back: int) -> tuple[lis
     new = [place for place in range(front, end) if place not in sources]
     staying = _longest_rise(sources)
     splices: list[Splice] = []
-    most = len(now) // OPERATION + (2 if new else 1) - (len(sources) - len(staying))  # more take more than an order
+    most = (
+        len(now) // OPERATION_COST + (2 if new else 1) - (len(sources) - len(staying))
+    )  # more take more than an order
     place = index = front
     for next_place in [*staying, end]:
         next_index = sources.get(next_place, old_end)

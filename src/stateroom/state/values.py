@@ -21,7 +21,7 @@ LEAVES: frozenset[type] = frozenset({str, int, float, bool, bytes, NoneType, dat
 EXACT = LEAVES - {datetime}
 """Those of them whose values are stored and read as they are; a datetime's time zone may be of another type."""
 
-DEPTH = 100
+MAX_DEPTH = 100
 """How many steps lead to a container at most: all that goes through a state does so by recursion."""
 
 CONTAINERS = (list, dict, set, frozenset, tuple)
@@ -33,8 +33,8 @@ LAZY = (Iterator, MappingView, deque)
 
 def ensure_depth(path: Path) -> None:
     """Raise if a container may not stand at this place."""
-    if len(path) > DEPTH:
-        raise InvalidState(path[:1], f"a state is nested at most {DEPTH} levels deep")
+    if len(path) > MAX_DEPTH:
+        raise InvalidState(path[:1], f"a state is nested at most {MAX_DEPTH} levels deep")
 
 
 def is_plain(value: Any) -> bool:

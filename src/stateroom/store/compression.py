@@ -20,7 +20,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports.zstd import CompressionParameter, ZstdCompressor, ZstdError, decompress
 
-SMALL = 128
+SMALL_BODY_BYTES = 128
 """Bodies of fewer bytes are not compressed."""
 
 PACKED = MARK + b"z"
@@ -36,7 +36,7 @@ class CompressedStore(TransformedStore):
         self._compressor = ZstdCompressor(options={CompressionParameter.checksum_flag: 1})
 
     def write(self, body: bytes, location: Location) -> bytes:
-        if len(body) >= SMALL:
+        if len(body) >= SMALL_BODY_BYTES:
             packed = PACKED + self._compressor.compress(body, ZstdCompressor.FLUSH_FRAME)
             if len(packed) < len(body):
                 return packed

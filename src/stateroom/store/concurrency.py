@@ -72,7 +72,7 @@ def _through_gate(method: Callable[..., Awaitable[T]], gate_of: Callable[[Any], 
     return run
 
 
-FEW = 8
+FEW_WRITES = 8
 """Writes that are not worth two batches."""
 
 
@@ -81,7 +81,7 @@ def first_batch(waiting: int) -> int:
 
     After a pause, all sessions are in step. From then on, one half makes its next calls while the other is written.
     """
-    return waiting if waiting <= FEW else (waiting + 1) // 2
+    return waiting if waiting <= FEW_WRITES else (waiting + 1) // 2
 
 
 def answer(caller: asyncio.Future[Any], result: Any = None, error: BaseException | None = None) -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Self
 
 from stateroom.errors import BadData, UnknownSession
-from stateroom.store.head_filter import ALL_SESSIONS, PAGE, HeadFilter, Order
+from stateroom.store.head_filter import ALL_SESSIONS, HEADS_PER_PAGE, HeadFilter, Order
 from stateroom.store.records import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded, Record, Size, Snapshot, lost_fork
 
 
@@ -161,10 +161,10 @@ class Store(ABC):
 
     async def pages(self, wanted: HeadFilter = ALL_SESSIONS, order: Order = "newest") -> AsyncIterator[list[Head]]:
         """All heads that a filter lets through, in an order, in pages."""
-        page = await self.heads(wanted, order=order, limit=PAGE)
+        page = await self.heads(wanted, order=order, limit=HEADS_PER_PAGE)
         while page:
             yield page
-            page = await self.heads(wanted, order=order, after=page[-1], limit=PAGE)
+            page = await self.heads(wanted, order=order, after=page[-1], limit=HEADS_PER_PAGE)
 
     @property
     def maintenance(self) -> Maintenance:

@@ -34,7 +34,7 @@ from stateroom.store.records import Blobs
 from stateroom.store.wrapper import MARK, Location, TransformedStore, location_name
 
 FORM = MARK + b"e"
-NONCE = 12
+NONCE_BYTES = 12
 """Bytes of a nonce."""
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -64,7 +64,7 @@ class EncryptedStore(TransformedStore):
         self._first = next(iter(self._keys.values()))
 
     def write(self, body: bytes, location: Location) -> bytes:
-        nonce = os.urandom(NONCE)
+        nonce = os.urandom(NONCE_BYTES)
         return self._first.start + nonce + self._first.cipher.encrypt(nonce, body, _pack(location))
 
     def read(self, kept: bytes, location: Location) -> bytes:
@@ -78,7 +78,7 @@ class EncryptedStore(TransformedStore):
         key = self._keys.get(name)
         if key is None:
             raise BadData(f"{location_name(location)} is encrypted with the key {name!r}, which was not given")
-        body_at = nonce_at + NONCE
+        body_at = nonce_at + NONCE_BYTES
         try:
             return key.cipher.decrypt(kept[nonce_at:body_at], kept[body_at:], _pack(location))
         except (InvalidTag, ValueError) as error:  # a ValueError: it is cut short

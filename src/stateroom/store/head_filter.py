@@ -12,7 +12,7 @@ import msgspec
 
 from stateroom.store.records import Head, Status
 
-PAGE = 200
+HEADS_PER_PAGE = 200
 """Heads that are read at a time when many are listed."""
 
 Order = Literal["newest", "oldest", "reward"]
@@ -84,7 +84,7 @@ async def filter_newest(
     the page is full, and for another order it reads all of them.
     """
     environment, in_order = wanted.environment, order == "newest"
-    size = limit if in_order and wanted == HeadFilter(environment=environment) else max(limit, PAGE)
+    size = limit if in_order and wanted == HeadFilter(environment=environment) else max(limit, HEADS_PER_PAGE)
     heads: list[Head] = []
     page = await newest(environment, after if in_order else None, size)
     while page:

@@ -26,7 +26,7 @@ from stateroom.store.wrapper import Work, WrappedStore
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TIMEOUT = 10.0
+RETRY_SECONDS = 10.0
 """Seconds for which an operation is retried, unless the URL says otherwise."""
 PAUSES = Pauses(first=0.04, longest=1.0)
 
@@ -34,7 +34,7 @@ PAUSES = Pauses(first=0.04, longest=1.0)
 class RetryStore(WrappedStore):
     """Another store, with operations repeated while it cannot be reached."""
 
-    def __init__(self, store: Store, timeout: float = TIMEOUT) -> None:
+    def __init__(self, store: Store, timeout: float = RETRY_SECONDS) -> None:
         super().__init__(store)
         self.timeout = timeout
         self._gate = Gate("this store")

@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, quote, unquote, unquote_plus, urlsplit
 
 from stateroom.errors import UnknownStore
 from stateroom.store.contract import Store
-from stateroom.store.retry import TIMEOUT, RetryStore
+from stateroom.store.retry import RETRY_SECONDS, RetryStore
 
 GROUP = "stateroom.stores"
 """The entry-point group in which other packages register a scheme: its name, and a subclass of `Store`."""
@@ -185,7 +185,7 @@ def without_options(url: str, names: Set[str]) -> str:
 
 def _wrappers(common: StoreURL) -> Iterator[Callable[[Store], Store]]:
     """The wrappers of a store, from the inside out: a body is compressed, then encrypted, then written with retries."""
-    timeout = common.seconds("timeout", TIMEOUT)
+    timeout = common.seconds("timeout", RETRY_SECONDS)
     if timeout:
         yield lambda store: RetryStore(store, timeout) if store.remote else store
     if "keys" in common.options:

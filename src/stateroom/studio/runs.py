@@ -43,7 +43,7 @@ from stateroom.studio.sessions import session_operations
 INDEX_SECONDS = 0.2
 """Seconds that a request waits for what is new to be indexed; then the response has a part of it."""
 
-GROWING = 60.0
+GROWING_SECONDS = 60.0
 """Seconds after its last row for which an unfinished run counts as growing."""
 
 MAX_OPEN_RUNS = 1000
@@ -52,7 +52,7 @@ MAX_OPEN_RUNS = 1000
 MAX_OPEN_STORES = 32
 """Stores of runs that are kept open, besides those in use."""
 
-CELLS = 64
+MAX_CELLS = 64
 """Episodes of a task that the matrix has at most; the others are among the rollouts."""
 
 Data = dict[str, Any]
@@ -222,7 +222,7 @@ class RunsAPI:
         if query.since == state["version"]:
             return Response(status_code=304)
         found, total = await asyncio.to_thread(search.matrix, query.offset, query.limit)
-        tasks = [MatrixTask(task, rollouts[:CELLS], len(rollouts)) for task, rollouts in found]
+        tasks = [MatrixTask(task, rollouts[:MAX_CELLS], len(rollouts)) for task, rollouts in found]
         return Matrix(tasks=tasks, total=total, **state)
 
     async def _summary(self, files: RunFiles) -> Data:
@@ -275,7 +275,7 @@ def _state(index: RunIndex) -> Data:
 
 def _is_recent(files: RunFiles) -> bool:
     times = [path.stat().st_mtime for path in (files.rollouts, files.failures) if path.exists()]
-    return max(times, default=0.0) > time.time() - GROWING
+    return max(times, default=0.0) > time.time() - GROWING_SECONDS
 
 
 def _passes(metrics: dict[str, float]) -> dict[int, float]:

@@ -29,7 +29,7 @@ from stateroom.server import (
 from stateroom.session import History, SessionSummary
 from stateroom.store import Head, HeadFilter
 
-LOOKED_AT = 1000
+MAX_SESSIONS_SEARCHED = 1000
 """Sessions among which the oldest questions are found."""
 
 MAX_QUESTIONS = 100
@@ -142,7 +142,7 @@ class InboxAPI:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._asked: LRU[tuple[str, int], float] = LRU(LOOKED_AT)
+        self._asked: LRU[tuple[str, int], float] = LRU(MAX_SESSIONS_SEARCHED)
         """When the agent of a session began to wait, by id and revision."""
 
     def operations(self) -> list[Operation]:
@@ -153,7 +153,7 @@ class InboxAPI:
         """The sessions whose agents wait for a person, the oldest question first."""
         now = self._services.now()
         wanted = HeadFilter(status="live", at=now, phase=WAITING)
-        heads = await self._services.store.heads(wanted, order="oldest", limit=LOOKED_AT)
+        heads = await self._services.store.heads(wanted, order="oldest", limit=MAX_SESSIONS_SEARCHED)
         asked = await asyncio.gather(*map(self._asked_at, heads))
         waiting = sorted(zip(asked, heads, strict=True), key=lambda each: (each[0], each[1].age))
         listed = [OpenQuestion.of(head, now, asked=at) for at, head in waiting[:MAX_QUESTIONS]]

@@ -15,10 +15,10 @@ from stateroom.version import __version__
 MEASURE_SECONDS = 0.2
 """Seconds that a request waits for the measurement; then the response has its progress."""
 
-FRESH = 10.0
+FRESH_SECONDS = 10.0
 """Seconds for which a measurement is given again."""
 
-LARGEST = 10
+MAX_LARGEST = 10
 """Sessions that are listed as the largest."""
 
 
@@ -79,7 +79,7 @@ class StoreAPI:
         Until it is `complete`, a response has the last measurement, if there is one, and the sessions `counted` since.
         """
         services = self._services
-        if self._task is None and self._measured.at <= max(query.after, services.now() - FRESH):
+        if self._task is None and self._measured.at <= max(query.after, services.now() - FRESH_SECONDS):
             self._counted = 0
             self._task = asyncio.create_task(self._measure())
         if self._task is not None:
@@ -98,7 +98,7 @@ class StoreAPI:
 
     async def _measure(self) -> None:
         now = self._services.now()
-        found = await count_sessions(self._services.store, now=now, top=LARGEST, done=self._count)
+        found = await count_sessions(self._services.store, now=now, top=MAX_LARGEST, done=self._count)
         self._measured = Measurement(
             at=now,
             sizes=dict(found.sizes),

@@ -48,7 +48,7 @@ from stateroom.session import BackgroundLoop
 from stateroom.training.curve import Curve, Figures
 from stateroom.training.learner import Learner
 from stateroom.training.options import TrainOptions
-from stateroom.training.rollouts import ENDS, Collected, Collector, Rollout, ended_episodes, samples
+from stateroom.training.rollouts import ENDS_PER_TREE, Collected, Collector, Rollout, ended_episodes, samples
 
 
 class Trainer:
@@ -59,8 +59,10 @@ class Trainer:
         self._environment = training.make_environment()
         self._tasks = None if training.input is None else find_tasks(self._environment, training.input)
         self._folder = training.output or new_path(f"{self._environment.name}-training")
-        if training.algorithm == "tree" and training.group % ENDS:
-            raise InvalidOption("group", f"tree grows trees with {ENDS} ends each, and {training.group} is no multiple")
+        if training.algorithm == "tree" and training.group % ENDS_PER_TREE:
+            raise InvalidOption(
+                "group", f"tree grows trees with {ENDS_PER_TREE} ends each, and {training.group} is no multiple"
+            )
         last, device = self._prepare(), device_name()
         network, tokenizer = load_network(training.model, device, torch.float32 if device == "cpu" else torch.bfloat16)
         self._tokenizer = tokenizer
@@ -126,7 +128,7 @@ class Trainer:
                 repeated = [task for task in tasks for _ in range(training.group)]
                 work = self._collector.vines(repeated, training.continuations, output, seed)
             case "tree":
-                work = self._collector.trees(tasks, training.group // ENDS, output, seed)
+                work = self._collector.trees(tasks, training.group // ENDS_PER_TREE, output, seed)
             case how:
                 work = self._collector.groups(tasks, training.group, how, output, seed)
         collected = self._model.serve(self._loop, work)

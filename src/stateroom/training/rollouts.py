@@ -31,7 +31,7 @@ from stateroom.training.advantages import AdvantageMethod, advantages
 from stateroom.training.export import advantages_in_groups, advantages_in_trees, trees_of
 from stateroom.training.token_sequences import sequences, token_advantages
 
-ENDS = 4
+ENDS_PER_TREE = 4
 """Episodes of a tree, for `tree`: one from its root, and others that branch off it."""
 
 UNLIMITED = 1 << 20
@@ -202,7 +202,7 @@ class _Forks:
     async def grow(self, tree: Tree) -> Node | None:
         episode, nodes = await _first(tree)
         rng = Random(f"{self.seed}/{tree.row['_ng_task_index']}")
-        chosen = rng.choices(range(len(nodes)), k=ENDS - 1) if nodes else []
+        chosen = rng.choices(range(len(nodes)), k=ENDS_PER_TREE - 1) if nodes else []
         return await _grow(tree, self.model, episode, [nodes[place] for place in sorted(chosen)])
 
 

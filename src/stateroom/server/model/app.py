@@ -50,7 +50,7 @@ EVENTS = b"text/event-stream; charset=utf-8"
 
 MODELS = "/v1/models"
 
-STOP_TIMEOUT = 30.0
+STOP_SECONDS = 30.0
 """Seconds that answers may still take when the server stops."""
 
 OPENAI_STATUS: dict[type[errors.StateroomError], tuple[int, str | None]] = {
@@ -223,4 +223,4 @@ def run_model(
     besides this machine's own; None: any. `store` is the URL of the store that keeps conversations.
     """
     log_to_stderr()
-    Server(configured(lambda: ModelApplication(source, limits, hosts, announce, store), STOP_TIMEOUT)).run([listening])
+    Server(configured(lambda: ModelApplication(source, limits, hosts, announce, store), STOP_SECONDS)).run([listening])

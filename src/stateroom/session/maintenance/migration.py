@@ -25,7 +25,7 @@ from stateroom.session.runtime import SessionLimits, shared_environment
 from stateroom.state import State
 from stateroom.store import Head, Store
 
-LEASE = 10.0
+LEASE_SECONDS = 10.0
 """For how many seconds a session is held while it is migrated."""
 
 NO_LIMIT = 1 << 62
@@ -83,7 +83,7 @@ class Migrator:
             return found
         holder, now = token_hex(12), self.now()
         try:
-            leased = await self.store.lease(head.id, holder, now=now, until=now + LEASE)
+            leased = await self.store.lease(head.id, holder, now=now, until=now + LEASE_SECONDS)
         except SessionLeased:
             return found._replace(outcome="in use")
         try:

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from stateroom.errors import SessionLeased, UnknownRevision, UnknownSession
 from stateroom.session.cached_session import STATES_IN_MEMORY
-from stateroom.session.history import PAGE, History
+from stateroom.session.history import ENTRIES_PER_PAGE, History
 from stateroom.session.log import VERDICT, read_entry
 from stateroom.session.maintenance.heads import descendants, each_session
 from stateroom.store import Entry, Head, Store
 
-LEASE = 10.0
+LEASE_SECONDS = 10.0
 """For how many seconds a session is held while its past is cut off."""
 
 
@@ -82,7 +82,7 @@ class Retention:
             return cut
         holder, now = token_hex(12), self.now()
         try:
-            head = await self.store.lease(session, holder, now=now, until=now + LEASE)
+            head = await self.store.lease(session, holder, now=now, until=now + LEASE_SECONDS)
         except SessionLeased:
             return cut._replace(entries=0, in_use=True)
         try:
@@ -198,8 +198,8 @@ class Retention:
         return min((rewind.facts["to"] for rewind in rewinds), default=sys.maxsize)
 
     async def _entries(self, session: str, after: int, until: int) -> AsyncIterator[Entry]:
-        for start in range(after, until, PAGE):
-            for entry in await self.store.entries(session, after=start, until=min(start + PAGE, until)):
+        for start in range(after, until, ENTRIES_PER_PAGE):
+            for entry in await self.store.entries(session, after=start, until=min(start + ENTRIES_PER_PAGE, until)):
                 yield entry
 
 

@@ -18,7 +18,7 @@ from stateroom.errors import Path
 from stateroom.state.comparison.names import ABSENT, Place, form_of
 from stateroom.state.equality import deep_equal
 
-MOST_PAIRS = 1_000_000
+MAX_PAIRS = 1_000_000
 """Longer lists than their product are aligned from their beginning, item by item."""
 
 
@@ -81,7 +81,7 @@ def _follow(old: list[Any], new: list[Any], place: Place) -> _Followed:
 
 
 def _runs(old: list[Any], new: list[Any], place: Place) -> Iterator[tuple[int, int, int, int]]:
-    if len(old) * len(new) > MOST_PAIRS or not old or not new:
+    if len(old) * len(new) > MAX_PAIRS or not old or not new:
         yield 0, len(old), 0, len(new)
         return
     olds, news = ([form_of(item, place) for item in items] for items in (old, new))

@@ -27,10 +27,10 @@ from stateroom.state.descriptions import Difference, brief, brief_pair, diff, re
 from stateroom.state.draft import is_draft, thaw
 from stateroom.state.model import State
 
-ALIKE = 0.5
+ALIKE_SHARE = 0.5
 """The share of equal fields from which on an unexpected record is shown as a missing one gone wrong."""
 
-WIDTH = 200
+MAX_RECORD_CHARACTERS = 200
 """Characters to which longer records are cut."""
 
 
@@ -62,7 +62,7 @@ def _line(difference: Difference, *, gone: str, new: str) -> str:
     if difference.kind == "changed":
         return _changed(difference)
     words, record = (gone, difference.before) if difference.kind == "gone" else (new, difference.after)
-    return f"{_where(difference)}: {words.format(brief(record, WIDTH))}"
+    return f"{_where(difference)}: {words.format(brief(record, MAX_RECORD_CHARACTERS))}"
 
 
 def _where(difference: Difference) -> str:
@@ -71,7 +71,8 @@ def _where(difference: Difference) -> str:
 
 def _about_another(difference: Difference) -> str:
     """What reads as it should, but its ids are those of other new records."""
-    return f"{_where(difference)}: {brief(difference.after, WIDTH)} is about another new record than expected"
+    record = brief(difference.after, MAX_RECORD_CHARACTERS)
+    return f"{_where(difference)}: {record} is about another new record than expected"
 
 
 def _changed(difference: Difference) -> str:
@@ -93,7 +94,7 @@ def _twin(missing: Difference, extra: Iterable[Difference]) -> Difference | None
         if each.kind == "new" and each.place[:-1] == missing.place and isinstance(each.after, dict)
     ]
     likeness, best = max(rated, key=lambda pair: pair[0], default=(0.0, None))
-    return best if likeness >= ALIKE else None
+    return best if likeness >= ALIKE_SHARE else None
 
 
 def _likeness(one: dict[str, Any], other: dict[str, Any]) -> float:
@@ -118,7 +119,7 @@ def _counting(value: Any, place: Place) -> Any:
 
 S = TypeVar("S", bound=State)
 
-MOST_LINES = 20
+MAX_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class Comparison:
         """Whether nothing differs."""
         return not (self.missing or self.extra)
 
-    def text(self, most: int = MOST_LINES) -> str:
+    def text(self, most: int = MAX_LINES) -> str:
         """What differs, a line each, or that nothing does."""
         texts = lines(self.missing, self.extra)
         if len(texts) > most:

@@ -19,9 +19,9 @@ from stateroom.store.records import DAMAGE, Entry, Head, Loaded, Record, Snapsho
 P = ParamSpec("P")
 T = TypeVar("T")
 
-WORTH_ASKING = 64 * 1024
+MIN_INDEXED_BYTES = 64 * 1024
 """Segments of at least this size are read by their index if only some entries are wanted."""
-KNOWN = 1_000
+MAX_SESSIONS_CACHED = 1_000
 """Number of sessions cached, so that an append to one of them need not read it first."""
 ATTEMPTS = 100
 """Attempts per change while other processes are quicker."""
@@ -56,7 +56,7 @@ class Access:
 
     def __init__(self, backend: ObjectBackend) -> None:
         self.backend = backend
-        self._views: LRU[str, SessionView] = LRU(KNOWN)
+        self._views: LRU[str, SessionView] = LRU(MAX_SESSIONS_CACHED)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # Heads.
@@ -191,7 +191,7 @@ class Access:
         """The session with one more run: in its head while that is small, else in a segment, with smaller ones."""
         root = view.root
         tail = layout.join([root.tail, run])
-        if tail.weight <= layout.TAIL:
+        if tail.weight <= layout.TAIL_BYTES:
             return SessionChange(root.changed(tail=tail))
         merged = layout.count_merged(root.segments, len(tail.records))
         stay, merge = root.segments[: len(root.segments) - merged], root.segments[len(root.segments) - merged :]
@@ -307,7 +307,7 @@ class Access:
 
     async def _read_piece(self, view: SessionView, segment: Segment, after: int, until: int) -> bytes:
         start, end = 0, segment.size
-        if segment.size >= WORTH_ASKING and (segment.first <= after or segment.last > until):
+        if segment.size >= MIN_INDEXED_BYTES and (segment.first <= after or segment.last > until):
             start, end = (await self.read_index(view, segment)).span(after, until, segment.size)
         return await self.read_part(view, segment.name, start, end)
 

@@ -27,11 +27,11 @@ from stateroom.store.objects.layout import new_name
 
 T = TypeVar("T")
 
-LOCK_TIMEOUT = 5.0
+LOCK_SECONDS = 5.0
 """Seconds to wait for a lock, which a stopped process may hold."""
-THREADS = 16
+MAX_THREADS = 16
 """Most files that are synced at the same time."""
-LEFT_BEHIND = 3600.0
+LEFT_BEHIND_SECONDS = 3600.0
 """Seconds after which an unfinished file belongs to a writer that died."""
 LOCKS, UNFINISHED = ".locks", ".unfinished"
 UNREADABLE = (errno.EIO, errno.EACCES, errno.EISDIR)
@@ -133,7 +133,7 @@ class Folder(ObjectBackend):
     remote = False
 
     def __init__(self, root: Path, url: str) -> None:
-        super().__init__(url, THREADS)
+        super().__init__(url, MAX_THREADS)
         self.root = root
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -228,7 +228,7 @@ class Folder(ObjectBackend):
         path = self.root / LOCKS / blake2b(name.encode(), digest_size=1).hexdigest()
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            give_up = time.monotonic() + LOCK_TIMEOUT
+            give_up = time.monotonic() + LOCK_SECONDS
             while True:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -283,7 +283,7 @@ class Folder(ObjectBackend):
         def work() -> None:
             for path in (self.root / UNFINISHED).glob("*"):
                 with suppress(FileNotFoundError):
-                    if path.stat().st_mtime < time.time() - LEFT_BEHIND:
+                    if path.stat().st_mtime < time.time() - LEFT_BEHIND_SECONDS:
                         path.unlink()
 
         await self._run(work)

@@ -39,10 +39,10 @@ T = TypeVar("T")
 
 TIMEOUT = timedelta(seconds=5)
 """Limit for a connection and for a small request, and for the retries of a failed one."""
-LARGE = 1 << 20
+LARGE_BYTES = 1 << 20
 LARGE_TIMEOUT = timedelta(seconds=60)
-"""Limit for a request with at least `LARGE` bytes."""
-REQUESTS = 32
+"""Limit for a request with at least `LARGE_BYTES` bytes."""
+MAX_REQUESTS = 32
 """Most requests at once."""
 RETRY: RetryConfig = {
     "max_retries": 4,
@@ -97,7 +97,7 @@ class Bucket(ObjectBackend):
     remote = True
 
     def __init__(self, scheme: str, url: StoreURL) -> None:
-        super().__init__(without_secrets(url.url).partition("?")[0], REQUESTS)
+        super().__init__(without_secrets(url.url).partition("?")[0], MAX_REQUESTS)
         self.scheme = scheme
         self._bucket = open_bucket(scheme, url, TIMEOUT, RETRY)
         self._large = open_bucket(scheme, url, LARGE_TIMEOUT, RETRY)
@@ -141,11 +141,11 @@ class Bucket(ObjectBackend):
         return Found(bytes(result.bytes()), _version(result.meta))
 
     async def read_part(self, name: str, start: int, end: int) -> bytes:
-        bucket = self._large if end - start > LARGE else self._bucket
+        bucket = self._large if end - start > LARGE_BYTES else self._bucket
         return bytes(await self._ask(lambda: obstore.get_range(bucket, name, start=start, end=end)))
 
     async def write(self, name: str, data: bytes) -> None:
-        bucket = self._large if len(data) > LARGE else self._bucket
+        bucket = self._large if len(data) > LARGE_BYTES else self._bucket
         await self._ask(lambda: obstore.put(bucket, name, data, use_multipart=False))
 
     async def swap(self, name: str, data: bytes, version: Version | None) -> Version:

@@ -28,13 +28,13 @@ OWNED = FOLDERS[1:]
 _PLAIN = re.compile("[a-z0-9_-]{1,64}")
 _ALL_ONES = (1 << 64) - 1
 
-TAIL = 4_096
+TAIL_BYTES = 4_096
 """Bytes of records that are kept in the head object itself; more than that becomes a segment."""
-FAN = 8
+SEGMENTS_PER_LEVEL = 8
 """Number of segments of one level that become one of the next, which is as many times larger."""
 WHOLE = 4
 """Segments of this level are not merged: reading them would delay an append too long."""
-BLOB_ROW = 96
+BLOB_ROW_BYTES = 96
 """About the bytes of a reference to a blob."""
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -169,7 +169,7 @@ class LogRun(msgspec.Struct, frozen=True, array_like=True):
     @property
     def weight(self) -> int:
         """About the bytes that it takes."""
-        return len(self.records) + BLOB_ROW * len(self.index.blobs)
+        return len(self.records) + BLOB_ROW_BYTES * len(self.index.blobs)
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -276,7 +276,7 @@ def count_merged(segments: Sequence[Segment], size: int) -> int:
     """The number of newest segments to merge with a new run of `size` bytes.
 
     Those of lower levels, and those of its own level if they make the next one. So levels never rise from the oldest to
-    the newest, there are fewer than `FAN` segments of each, and a byte is written again once per level.
+    the newest, there are fewer than `SEGMENTS_PER_LEVEL` segments of each, and a byte is written again once per level.
     """
     merged = 0
     while True:
@@ -284,7 +284,7 @@ def count_merged(segments: Sequence[Segment], size: int) -> int:
         rest = [_level(segment.size) for segment in segments[: len(segments) - merged]]
         smaller = _count_last(rest, range(level))
         equal = _count_last(rest[: len(rest) - smaller], range(level, level + 1))
-        count = smaller + (equal if equal >= FAN - 1 and level < WHOLE else 0)
+        count = smaller + (equal if equal >= SEGMENTS_PER_LEVEL - 1 and level < WHOLE else 0)
         if not count:
             return merged
         size += sum(segment.size for segment in segments[len(rest) - count : len(rest)])
@@ -297,7 +297,7 @@ def _count_last(levels: Sequence[int], wanted: Container[int]) -> int:
 
 def _level(size: int) -> int:
     """0 below eight tails (32 kB), 1 below sixty-four (256 kB), 2 below 2 MB, 3 below 16 MB, and then 4."""
-    return min(WHOLE, max(0, (size // TAIL).bit_length() - 1) // 3)
+    return min(WHOLE, max(0, (size // TAIL_BYTES).bit_length() - 1) // 3)
 
 
 # Head objects.

@@ -22,7 +22,7 @@ from stateroom.store.objects.backend import Moved
 from stateroom.store.objects.layout import Blob, Gone, LogRun, Owner, Root, Segment
 from stateroom.store.records import Blobs, Entry, Head, Record, Snapshot, no_snapshot, taken
 
-REMOVAL_TIMEOUT = 5.0
+REMOVAL_SECONDS = 5.0
 """Seconds to wait for the end of a removal before a session of the same id can begin."""
 
 
@@ -36,7 +36,7 @@ async def begin(access: Access, record: Record) -> None:
     """Add a session."""
     key = layout.key_of(record.head.id)
     lives: set[str] = set()
-    give_up = monotonic() + REMOVAL_TIMEOUT
+    give_up = monotonic() + REMOVAL_SECONDS
     while not await _try_to_begin(access, record, lives):
         while isinstance(there := (await access.look(key))[0], Gone):
             if there.life in lives:  # the parent was about to be removed
@@ -56,7 +56,7 @@ async def _try_to_begin(access: Access, record: Record, lives: set[str]) -> bool
     lives.add(life)
     rows, parts = name_blobs(record.blobs)
     root = Root(head, life, (), layout.make_run(record.entries, record.snapshots, rows))
-    if root.tail.weight > layout.TAIL:
+    if root.tail.weight > layout.TAIL_BYTES:
         segment, data = layout.make_segment(layout.new_name(), root.tail)
         parts.append((segment.name, data))
         root = root.changed(segments=(segment,), tail=LogRun())
@@ -144,7 +144,7 @@ async def remove(access: Access, session: str, *, expired_at: float | None = Non
     If forks read it and no time is given, it expires at once.
     """
     key = layout.key_of(session)
-    give_up = monotonic() + REMOVAL_TIMEOUT
+    give_up = monotonic() + REMOVAL_SECONDS
     async with access.turn(session):
         while True:
             if monotonic() > give_up:
@@ -259,7 +259,7 @@ def _replace(view: SessionView, count: int, run: LogRun, dead: list[str]) -> Ses
     """The session with a run in place of the first `count` of its segments and its tail."""
     root = view.root
     tail_too = count > len(root.segments)
-    if tail_too and run.weight <= layout.TAIL:
+    if tail_too and run.weight <= layout.TAIL_BYTES:
         return SessionChange(root.changed(segments=(), tail=run), dead=dead)
     segment, data = layout.make_segment(layout.new_name(), run)
     segments: tuple[Segment, ...] = (segment, *root.segments[count:])

@@ -23,17 +23,17 @@ from stateroom.errors import StateroomError, StoreError, StoreUnavailable, Unkno
 from stateroom.store.postgresql.binary import Value
 from stateroom.store.url import parse_url, without_options, without_secrets
 
-TIMEOUT = 5.0
+ANSWER_SECONDS = 5.0
 """Seconds for which a server may show no sign of life while it owes an answer."""
-LONG = 3_600.0
+LONG_ANSWER_SECONDS = 3_600.0
 """The same for statements that may take long."""
 
 SCHEMA = "stateroom"
-POOL = 8
+MAX_CONNECTIONS = 8
 DEFAULTS: dict[str, Any] = {
-    "connect_timeout": int(TIMEOUT),
-    "tcp_user_timeout": int(TIMEOUT * 1000),  # a host that is gone says nothing
-    "keepalives_idle": int(TIMEOUT),
+    "connect_timeout": int(ANSWER_SECONDS),
+    "tcp_user_timeout": int(ANSWER_SECONDS * 1000),  # a host that is gone says nothing
+    "keepalives_idle": int(ANSWER_SECONDS),
     "keepalives_interval": 1,
     "keepalives_count": 5,
     "fallback_application_name": "stateroom",
@@ -53,7 +53,7 @@ _UNESCAPED = re.compile(r"://.*[@/].*@")
 class PostgresLink:
     """A connection to the server."""
 
-    timeout = TIMEOUT
+    timeout = ANSWER_SECONDS
 
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self._connection = connection
@@ -76,7 +76,7 @@ class PostgresLink:
 
     def run(self, script: bytes) -> asyncio.Future[list[Row]]:
         """Send several statements without parameters."""
-        return self.ask(script, None, LONG)
+        return self.ask(script, None, LONG_ANSWER_SECONDS)
 
     def ask(
         self, statement: bytes, values: Sequence[Value] | None = (), timeout: float | None = None
@@ -231,7 +231,7 @@ def parse_address(url: str) -> DatabaseAddress:
     defaults = dict(DEFAULTS)
     if "," in str(given.get("host", "")):
         defaults["target_session_attrs"] = "read-write"  # of several servers, the one that is not a standby
-    return DatabaseAddress({**defaults, **given}, schema, parts.whole_number("pool", POOL))
+    return DatabaseAddress({**defaults, **given}, schema, parts.whole_number("pool", MAX_CONNECTIONS))
 
 
 class Pool:

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from stateroom.errors import ForeignStore, StoreUnavailable
 from stateroom.store.postgresql.binary import TEXT, array, text, whole
-from stateroom.store.postgresql.connection import LONG, PostgresLink, transaction
+from stateroom.store.postgresql.connection import LONG_ANSWER_SECONDS, PostgresLink, transaction
 from stateroom.store.postgresql.statements import in_schema
 from stateroom.store.records import check_version
 
@@ -257,7 +257,7 @@ async def set_up(link: PostgresLink, schema: str) -> None:
         return
     async with transaction(link):
         key = crc32(f"stateroom {schema}".encode())
-        await link.ask(b"SELECT pg_advisory_xact_lock($1::bigint)", [whole(key)], LONG)
+        await link.ask(b"SELECT pg_advisory_xact_lock($1::bigint)", [whole(key)], LONG_ANSWER_SECONDS)
         version = await _version(link, schema)  # another worker may have been quicker
         if version == 0:
             await _begin(link, schema)

@@ -14,7 +14,7 @@ from stateroom.store.postgresql import binary
 from stateroom.store.postgresql.appends import Appends, PendingAppend
 from stateroom.store.postgresql.binary import READER, Value, array, blob_columns, columns, real, text, whole
 from stateroom.store.postgresql.connection import (
-    LONG,
+    LONG_ANSWER_SECONDS,
     DatabaseAddress,
     Pool,
     PostgresLink,
@@ -42,12 +42,12 @@ from stateroom.store.tables import shown
 
 T = TypeVar("T")
 
-SWEPT_AT_ONCE = 20
+SESSIONS_PER_SWEEP = 20
 """Sessions that a sweep removes in one transaction; a writer that is too late for them waits that long."""
 
-HEADS_AT_ONCE = 1_000
+HEADS_PER_STATEMENT = 1_000
 
-BYTES_AT_ONCE = 16 * 1024 * 1024
+BYTES_PER_STATEMENT = 16 * 1024 * 1024
 """About the most bytes of one statement: the server takes at most 1 GiB."""
 
 
@@ -131,21 +131,21 @@ class PostgreSQLStore(Store):
         """Add what is missing to a session, in as many statements as its size needs."""
         head, sql, key = record.head, self.sql, text(record.head.id)
         async with self.link() as link, transaction(link):
-            kept = await link.ask(sql.lock, [key], LONG)
+            kept = await link.ask(sql.lock, [key], LONG_ANSWER_SECONDS)
             if kept:
                 head.check_replaces(READER.head(kept[0]), new=False)
             if head.parent is not None:
-                parent = await link.ask(sql.keep, [text(head.parent)], LONG)
+                parent = await link.ask(sql.keep, [text(head.parent)], LONG_ANSWER_SECONDS)
                 if not parent:
                     raise UnknownSession(head.parent)
                 head.check_parent(parent[0][0])
-            await link.ask(sql.put_head, binary.head_values(head), LONG)
+            await link.ask(sql.put_head, binary.head_values(head), LONG_ANSWER_SECONDS)
             for entries in _portions(record.entries, _weight):
-                await link.ask(sql.put_entries, [key, *columns(Entry, entries)], LONG)
+                await link.ask(sql.put_entries, [key, *columns(Entry, entries)], LONG_ANSWER_SECONDS)
             for snapshots in _portions(record.snapshots, _weight):
-                await link.ask(sql.put_snapshots, [key, *columns(Snapshot, snapshots)], LONG)
+                await link.ask(sql.put_snapshots, [key, *columns(Snapshot, snapshots)], LONG_ANSWER_SECONDS)
             for blobs in _portions([*record.blobs.items()], lambda blob: len(blob[1])):
-                await link.ask(sql.put_blobs, [key, *blob_columns(blobs)], LONG)
+                await link.ask(sql.put_blobs, [key, *blob_columns(blobs)], LONG_ANSWER_SECONDS)
 
     async def append(self, commit: Commit) -> None:
         self._check_open()
@@ -173,7 +173,7 @@ class PostgreSQLStore(Store):
 
     async def prune(self, session: str, below: int) -> int:
         async with self.link() as link:
-            ((gone, found),) = await link.ask(self.sql.prune, [text(session), whole(below)], LONG)
+            ((gone, found),) = await link.ask(self.sql.prune, [text(session), whole(below)], LONG_ANSWER_SECONDS)
             if not found:
                 await self._head(link, session)
                 raise no_snapshot(session, below)
@@ -183,14 +183,14 @@ class PostgreSQLStore(Store):
         swept = 0
         async with self.link() as link:
             while True:  # a parent can go once its forks are gone
-                ((some,),) = await link.ask(self.sql.sweep, [real(now), whole(SWEPT_AT_ONCE)], LONG)
+                ((some,),) = await link.ask(self.sql.sweep, [real(now), whole(SESSIONS_PER_SWEEP)], LONG_ANSWER_SECONDS)
                 if not some:
                     return swept
                 swept += some
 
     async def delete(self, session: str) -> None:
         async with self.link() as link:
-            ((found,),) = await link.ask(self.sql.delete, [text(session)], LONG)
+            ((found,),) = await link.ask(self.sql.delete, [text(session)], LONG_ANSWER_SECONDS)
         if not found:
             raise UnknownSession(session)
 
@@ -262,7 +262,7 @@ class PostgreSQLStore(Store):
     async def size(self, session: str) -> Size:
         async with self.link() as link:
             await self._head(link, session)
-            sizes: list[Any] = await link.ask(self.sql.size, [text(session)], LONG)
+            sizes: list[Any] = await link.ask(self.sql.size, [text(session)], LONG_ANSWER_SECONDS)
         return Size(sizes[0][0], sum(size for _, size in sizes))
 
     async def count(self, now: float) -> int:
@@ -278,10 +278,10 @@ class PostgreSQLMaintenance(Maintenance):
     async def export(self, session: str) -> Record:
         sql, key = self.store.sql, [text(session)]
         async with self.store.link() as link, transaction(link, b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"):
-            heads = await link.ask(sql.head, key, LONG)
-            entries = await link.ask(sql.all_entries, key, LONG)
-            snapshots = await link.ask(sql.all_snapshots, key, LONG)
-            blobs = await link.ask(sql.all_blobs, key, LONG)
+            heads = await link.ask(sql.head, key, LONG_ANSWER_SECONDS)
+            entries = await link.ask(sql.all_entries, key, LONG_ANSWER_SECONDS)
+            snapshots = await link.ask(sql.all_snapshots, key, LONG_ANSWER_SECONDS)
+            blobs = await link.ask(sql.all_blobs, key, LONG_ANSWER_SECONDS)
         if not heads:
             raise UnknownSession(session)
         return Record(
@@ -293,16 +293,16 @@ class PostgreSQLMaintenance(Maintenance):
 
     async def sizes(self) -> dict[str, Size]:
         async with self.store.link() as link:
-            rows: list[Any] = await link.ask(self.store.sql.sizes, (), LONG)
+            rows: list[Any] = await link.ask(self.store.sql.sizes, (), LONG_ANSWER_SECONDS)
         return {kind: Size(count, size) for kind, count, size in rows}
 
     async def orphans(self) -> list[str]:
         found = []
         async with self.store.link() as link:
             for table, statement in self.store.sql.orphans.items():
-                rows = await link.ask(statement, (), LONG)
+                rows = await link.ask(statement, (), LONG_ANSWER_SECONDS)
                 found += [f"{lost_parts(table, shown(session))}: {count}" for session, count in rows]
-            forks = await link.ask(self.store.sql.lost_forks, (), LONG)
+            forks = await link.ask(self.store.sql.lost_forks, (), LONG_ANSWER_SECONDS)
             found += [lost_fork(shown(fork), shown(parent)) for fork, parent in forks]
             return found + await self._damages(link)
 
@@ -310,7 +310,9 @@ class PostgreSQLMaintenance(Maintenance):
         """The errors of the heads that cannot be read."""
         found: list[str] = []
         last: tuple[bytes, ...] = ()
-        while rows := await link.ask(*self.store.sql.heads(ALL_SESSIONS, "newest", last, HEADS_AT_ONCE), LONG):
+        while rows := await link.ask(
+            *self.store.sql.heads(ALL_SESSIONS, "newest", last, HEADS_PER_STATEMENT), LONG_ANSWER_SECONDS
+        ):
             found += READER.damages(rows)
             last = binary.place_of_row(rows[-1], "newest")
         return found
@@ -319,7 +321,7 @@ class PostgreSQLMaintenance(Maintenance):
         """Remove data without a session, and make the space of what was removed reusable."""
         async with self.store.link() as link:
             for statement in (*self.store.sql.remove_orphans, *self.store.sql.vacuum):
-                await link.ask(statement, (), LONG)
+                await link.ask(statement, (), LONG_ANSWER_SECONDS)
 
 
 def _portions(items: Sequence[T], weight: Callable[[T], int]) -> Iterator[list[T]]:
@@ -328,7 +330,7 @@ def _portions(items: Sequence[T], weight: Callable[[T], int]) -> Iterator[list[T
     for item in items:
         portion.append(item)
         carried += weight(item)
-        if carried > BYTES_AT_ONCE:
+        if carried > BYTES_PER_STATEMENT:
             yield portion
             portion, carried = [], 0
     if portion:

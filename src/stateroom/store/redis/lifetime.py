@@ -60,7 +60,7 @@ from stateroom.store.redis.layout import (
     unpack_origin,
 )
 
-MANY = 500
+SESSIONS_PER_REQUEST = 500
 """Number of sessions asked at once."""
 VOID_MILLISECONDS = 24 * 3600 * 1000
 """How long a birth stays void: longer than any command can be under way."""
@@ -300,8 +300,8 @@ class Lifetimes:
 
     async def _end_all(self, members: Sequence[bytes], now: float) -> list[tuple[str, str | None]]:
         ends: list[tuple[str, str | None]] = []
-        for start in range(0, len(members), MANY):
-            some = members[start : start + MANY]
+        for start in range(0, len(members), SESSIONS_PER_REQUEST):
+            some = members[start : start + SESSIONS_PER_REQUEST]
             origins = await self._index.origins(some)
             ends += await asyncio.gather(*map(self._end, some, origins, [now] * len(some)))
         return ends
@@ -345,7 +345,7 @@ class Lifetimes:
     async def count(self, now: float) -> int:
         """The number of live sessions."""
         count, due = await asyncio.gather(self._index.count_open(now), self._index.open_due(now))
-        return count + sum(await in_turn(due, partial(self._lives, now=now), MANY))
+        return count + sum(await in_turn(due, partial(self._lives, now=now), SESSIONS_PER_REQUEST))
 
     async def _lives(self, member: bytes, now: float) -> bool:
         """Whether a session is live; corrects the index."""
@@ -364,7 +364,7 @@ class Lifetimes:
 
     async def heads(self, members: Sequence[bytes]) -> list[Head]:
         """The heads of the members that exist and are not damaged, in the same order."""
-        return [head for head in await in_turn(members, self._head, MANY) if head is not None]
+        return [head for head in await in_turn(members, self._head, SESSIONS_PER_REQUEST) if head is not None]
 
     async def _head(self, member: bytes) -> Head | None:
         session, birth = from_member(member)

@@ -14,10 +14,10 @@ from typing import Final
 
 from stateroom.store.redis.layout import CHANGING, HEAD
 
-GRACE = 3600.0
+GRACE_SECONDS = 3600.0
 """Seconds that the keys of a session stay after its expiry, if nobody sweeps."""
 
-LONGEST = 1e12
+MAX_TTL_SECONDS = 1e12
 """The longest time to live, in seconds: longer than any session's."""
 
 _HEAD, _CHANGING = (", ".join(f"'{field}'" for field in fields) for fields in (HEAD, CHANGING))
@@ -45,10 +45,10 @@ end
 # until when its ancestors do: a script that would let it answers 'hold', for how many milliseconds its parent is to
 # live, and its origin. See `Lifetimes.hold`.
 _TTL = f"""
-local GRACE = {GRACE * 1000:.0f}
+local GRACE = {GRACE_SECONDS * 1000:.0f}
 local function lifetime(expires, now)
   local left = tonumber(expires) - math.min(tonumber(now), tonumber(redis.call('TIME')[1]))
-  return math.min(math.max(left, 0), {LONGEST:.0f}) * 1000 + GRACE
+  return math.min(math.max(left, 0), {MAX_TTL_SECONDS:.0f}) * 1000 + GRACE
 end
 local function later(milliseconds)
   local time = redis.call('TIME')

@@ -41,7 +41,7 @@ from stateroom.store.redis.layout import (
     unpack_entry,
     unpack_head,
 )
-from stateroom.store.redis.lifetime import MANY, Lifetimes, SessionIndex, is_held_back
+from stateroom.store.redis.lifetime import SESSIONS_PER_REQUEST, Lifetimes, SessionIndex, is_held_back
 
 VERSION = 1
 """The version of the layout, raised when older code could no longer read it."""
@@ -289,7 +289,7 @@ class RedisMaintenance(Maintenance):
     async def sizes(self) -> dict[str, Size]:
         total = dict.fromkeys(KINDS, Size(0, 0))
         members = await self.store.index.all()
-        for sizes in await in_turn([from_member(member)[0] for member in members], self._measure, MANY):
+        for sizes in await in_turn([from_member(member)[0] for member in members], self._measure, SESSIONS_PER_REQUEST):
             total = {kind: total[kind] + sizes[kind] for kind in KINDS}
         return {**total, "index": Size(len(members), await self.store.index.memory())}
 
@@ -337,7 +337,7 @@ class RedisMaintenance(Maintenance):
         there = await self._survey()
         born = {to_member(head.id, birth) for head, birth in there.sessions.values()}
         await self.store.lifetimes.settle([member for member in await self.store.index.all() if member not in born])
-        await in_turn(there.sessions.values(), lambda kept: self.store.lifetimes.repair(*kept), MANY)
+        await in_turn(there.sessions.values(), lambda kept: self.store.lifetimes.repair(*kept), SESSIONS_PER_REQUEST)
         for session, members in there.forks.items():
             await asyncio.gather(*(self.store.lifetimes.disown(session, member) for member in members))
         for session, what in there.parts_alone():
@@ -353,7 +353,7 @@ class RedisMaintenance(Maintenance):
         for key in sorted(keys):
             name, _, part = key.removeprefix(start).partition("}")
             there.parts[unquote(name)].add(part.removeprefix(":"))
-        await in_turn(list(there.parts), partial(self._look_at, there=there), MANY)
+        await in_turn(list(there.parts), partial(self._look_at, there=there), SESSIONS_PER_REQUEST)
         return there
 
     async def _look_at(self, session: str, there: _Survey) -> None:

@@ -18,7 +18,7 @@ from stateroom.store.sqlite.file import connect
 from stateroom.store.sqlite.thread import ConnectionThread
 from stateroom.store.url import parse_url, without_secrets
 
-PAGES_AT_ONCE = 500
+PAGES_PER_TRANSACTION = 500
 """Free pages that are given back in one transaction; other jobs can come between two."""
 CHECKPOINT_SECONDS = 1.0
 """Seconds that the removal of a session waits until nobody reads or writes the log."""
@@ -136,7 +136,7 @@ class SQLiteMaintenance(Maintenance):
 
     async def free_space(self) -> None:
         """Give the free pages of the file back to the disk."""
-        for _ in range(0, await self.store.thread.read(_free_pages), PAGES_AT_ONCE):
+        for _ in range(0, await self.store.thread.read(_free_pages), PAGES_PER_TRANSACTION):
             await self.store.thread.write(_give_pages_back)
 
 
@@ -146,7 +146,7 @@ def _free_pages(connection: sqlite3.Connection) -> int:
 
 
 def _give_pages_back(connection: sqlite3.Connection) -> None:
-    for _ in range(min(PAGES_AT_ONCE, _free_pages(connection))):
+    for _ in range(min(PAGES_PER_TRANSACTION, _free_pages(connection))):
         connection.execute("PRAGMA incremental_vacuum(1)")  # whatever the number, `execute` takes one step, one page
 
 

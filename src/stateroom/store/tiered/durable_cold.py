@@ -26,7 +26,7 @@ from stateroom.store.wrapper import WrappedMaintenance, WrappedStore
 
 T = TypeVar("T")
 
-PAUSE = 1.0
+DOWN_SECONDS = 1.0
 """Seconds for which the warm tier is not asked after it could not be reached."""
 
 
@@ -57,7 +57,7 @@ class DurableColdStore(WrappedStore):
         try:
             return await work
         except StoreUnavailable:
-            self._paused_until = monotonic() + PAUSE
+            self._paused_until = monotonic() + DOWN_SECONDS
         except StateroomError:
             pass
         return None

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-LOOKED_AT = 50
+HEADS_PER_SWEEP = 50
 """Number of the cold tier's heads that a sweep checks."""
 MAX_CONCURRENT = 16
 """Most copies in the cold tier that are removed at once."""
@@ -294,8 +294,8 @@ class DurableWarmStore(Store):
 
     async def _let_losses_expire(self, now: float) -> None:
         """Check the next few of the cold tier's heads: copies of lost sessions expire too."""
-        page = await self.cold.heads(after=self._looked_at, limit=LOOKED_AT)
-        self._looked_at = page[-1] if len(page) == LOOKED_AT else None
+        page = await self.cold.heads(after=self._looked_at, limit=HEADS_PER_SWEEP)
+        self._looked_at = page[-1] if len(page) == HEADS_PER_SWEEP else None
         for head in page:
             mark = mark_of(head)
             if mark and mark.kind == "away" and mark.expires <= now:

@@ -30,7 +30,7 @@ from stateroom.store.wrapper import Work, WrappedStore
 P = ParamSpec("P")
 T = TypeVar("T")
 
-COOL = 3600.0
+COOL_SECONDS = 3600.0
 """Seconds without a commit after which a session leaves the warm tier."""
 
 
@@ -92,4 +92,4 @@ def _read(url: str) -> tuple[str, str, str, float]:
     durable = parts.options.get("durable", "warm")
     if durable not in ("warm", "cold"):
         raise parts.wrong("durable", "warm or cold")
-    return parts.options["warm"], parts.options["cold"], durable, parts.seconds("cool", COOL)
+    return parts.options["warm"], parts.options["cold"], durable, parts.seconds("cool", COOL_SECONDS)

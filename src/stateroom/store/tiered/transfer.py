@@ -42,9 +42,9 @@ from stateroom.store.tiered.tier import (
     visible,
 )
 
-TAKEOVER = 10.0
+TAKEOVER_SECONDS = 10.0
 """Seconds after which another process takes over a stalled move."""
-FRESH = TAKEOVER / 2
+FRESH = TAKEOVER_SECONDS / 2
 """Seconds for which a copy may be written to the other tier after it was read."""
 PAUSES = Pauses(first=0.01, longest=0.1)
 """Between two looks at a mark of another process."""
@@ -123,7 +123,7 @@ class Transfer:
     async def see_through(self, tier: Store, head: Head) -> None:
         """Wait until the session has another mark or none; if that takes too long, finish its move."""
         started, looks = monotonic(), 0
-        while monotonic() - started < TAKEOVER:
+        while monotonic() - started < TAKEOVER_SECONDS:
             looks += 1
             await asyncio.sleep(PAUSES.after(looks))
             newer = await find(tier, head.id)
