@@ -196,10 +196,10 @@ async def test_the_lineage_of_a_session(served: Any, monkeypatch: pytest.MonkeyP
         other.id: ({"session": session.id, "revision": 3}, "closed"),
         grandchild.id: ({"session": child.id, "revision": 1}, "live"),
     }
-    monkeypatch.setattr(admin, "RELATIVES", 2)
+    monkeypatch.setattr(admin, "MAX_RELATIVES", 2)
     _, found = await ask(served, "GET", f"/sessions/{session.id}/lineage")
     assert (len(found["descendants"]), found["cut"]) == (2, True)
-    monkeypatch.setattr(admin, "RELATIVES", 1)
+    monkeypatch.setattr(admin, "MAX_RELATIVES", 1)
     _, found = await ask(served, "GET", f"/sessions/{grandchild.id}/lineage")
     assert ([each["id"] for each in found["ancestors"]], found["cut"]) == ([child.id], True)
 

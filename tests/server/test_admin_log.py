@@ -108,7 +108,7 @@ async def test_kinds_and_texts_filter(served: Any, direction: str) -> None:
 
 
 async def test_a_search_reads_a_part_of_the_log_a_time(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcript, "SCANNED", 10)
+    monkeypatch.setattr(transcript, "MAX_ENTRIES_SCANNED", 10)
     session = await noted(served, 30)
     assert await walk(served, session, "after", 0, "text=note+7&limit=2") == [[9], [], [], []]
     assert await walk(served, session, "before", 100, "text=note+7&limit=2") == [[], [], [9], []]
@@ -135,7 +135,7 @@ async def test_a_page_holds_so_many_bytes_and_no_more(served: Any, monkeypatch: 
 
 
 async def test_a_long_load_does_not_stop_the_server(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "LARGE_LOAD", 1_000)
+    monkeypatch.setattr(history, "LARGE_LOAD_BYTES", 1_000)
     session = await noted(served, 30)
     ticks = 0
 

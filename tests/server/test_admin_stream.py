@@ -24,7 +24,7 @@ ROW = {"responses_create_params": {"input": "add"}, "initial_count": 3, "expecte
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "POLL", 0.01)
+    monkeypatch.setattr(stream_module, "POLL_SECONDS", 0.01)
 
 
 class Stream:
@@ -215,7 +215,7 @@ async def test_a_stream_ends_without_a_last_word_when_the_server_stops(serve: An
 
 
 async def test_a_silent_stream_shows_that_it_is_alive(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(api, "HEARTBEAT_SECONDS", 0.05)
     served = await serve()
     session = await seed(served)
     async with follow(served, session.id) as stream:
@@ -381,7 +381,7 @@ async def test_a_session_that_was_created_earlier_and_comes_later_arrives(serve:
 
 
 async def test_too_many_new_sessions_are_said(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "NEWEST", 3)
+    monkeypatch.setattr(stream_module, "MAX_NEWEST_SESSIONS", 3)
     served = await serve()
     async with open_stream(served, "stream?sessions=*") as opened:
         start = (await opened.next())["id"]
@@ -399,7 +399,7 @@ async def test_too_many_new_sessions_are_said(serve: Any, monkeypatch: pytest.Mo
 
 
 async def test_all_clients_share_one_read_of_the_newest_sessions(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "POLL", 600.0)
+    monkeypatch.setattr(stream_module, "POLL_SECONDS", 600.0)
     served = await serve()
     store, reads = served.services.store, 0
     heads = store.heads

@@ -454,7 +454,8 @@ async def test_requests_leave_no_garbage_and_no_tasks(serve: Any, wire: Any) -> 
 async def test_a_stream_ends_with_its_client_though_another_request_waits(
     serve: Any, wire: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "HEARTBEAT", 0.05)  # a client that is not read from is missed when it is written to
+    # A client that is not read from is missed when it is written to.
+    monkeypatch.setattr(api, "HEARTBEAT_SECONDS", 0.05)
     served = await serve()
     _, seeded = await served.post("/seed_session", SEED)
     tasks = len(asyncio.all_tasks())
@@ -472,7 +473,7 @@ async def test_a_stream_ends_with_its_client_though_another_request_waits(
 async def test_a_client_that_asks_for_nothing_is_hung_up_on(
     serve: Any, wire: Any, monkeypatch: pytest.MonkeyPatch, whole: bytes
 ) -> None:
-    monkeypatch.setattr(process, "KEEP_ALIVE", 1)
+    monkeypatch.setattr(process, "KEEP_ALIVE_SECONDS", 1)
     served = await serve()
     reader, writer = await wire(served.port)
     writer.write(whole)
@@ -526,7 +527,7 @@ async def test_a_request_that_was_refused_before_it_was_whole_is_not_refused_aga
 async def test_a_client_that_waits_for_a_slow_reply_is_not(
     serve: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process, "KEEP_ALIVE", 0.2)
+    monkeypatch.setattr(process, "KEEP_ALIVE_SECONDS", 0.2)
     served = await serve()
     _, seeded = await served.post("/seed_session", SEED)
     reader, writer = await wire(served.port)

@@ -137,7 +137,7 @@ def play(round: Round) -> None:
 
 async def visit(round: Round, url: str) -> None:
     app = Application((CounterEnvironment(),), ApplicationOptions((SECRET,), store=url), extensions=(Studio(),))
-    with patch.object(stream_module, "POLL", 0.01):
+    with patch.object(stream_module, "POLL_SECONDS", 0.01):
         async with running(app) as served, AsyncExitStack() as stack:
             is_shared = round.store != "memory"
             store = await stack.enter_async_context(open_store(url)) if is_shared else served.services.store

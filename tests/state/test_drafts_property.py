@@ -359,7 +359,7 @@ def test_c_code_does_the_same_to_the_lists_of_a_draft_as_to_those_of_a_copy(
 ) -> None:
     name = data.draw(st.sampled_from(sorted(Heaps.model_fields)))
     with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(draft_list, "OPERATION", cost)
+        patching.setattr(draft_list, "OPERATION_COST", cost)
         check_program(base, data, lambda state, _: [(getattr(state, name), name)], data.draw(st.integers(4, 8)))
 
 
@@ -423,7 +423,7 @@ def test_a_list_of_models_follows_many_splices(size: int, program: list[Any], co
             elif kind == "sort":
                 items.sort(key=lambda node: node.name)
     with pytest.MonkeyPatch.context() as patching:
-        patching.setattr(draft_list, "OPERATION", cost)
+        patching.setattr(draft_list, "OPERATION_COST", cost)
         result, patch = commit(draft)
         assert result == double
         assert patched(base, decode(encode_patch(patch))) == result

@@ -19,7 +19,7 @@ async def add(store: Store, room: str, call_id: str, now: float) -> None:
 
 
 async def work(url: str, name: str) -> None:
-    vars(import_module("stateroom.store.tiered.transfer"))["TAKEOVER"] = 0.05  # nobody waits long for the dead
+    vars(import_module("stateroom.store.tiered.transfer"))["TAKEOVER_SECONDS"] = 0.05  # nobody waits long for the dead
     async with open_store(url) as store:
         now, number = 2_000.0, 0
         while True:
