@@ -1,6 +1,7 @@
-"""An environment whose sessions have a folder, a browser and a client."""
+"""An environment whose sessions have a folder, a browser and a client; and a process of its own that works with it."""
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from stateroom import (
     State,
     TempFolder,
     ToolError,
+    open_store,
     tool,
 )
 from stateroom.session import Episode, Session
@@ -227,3 +229,28 @@ async def files(session: Session[Desk]) -> dict[str, str]:
     assert result.ok, result.error
     found: dict[str, str] = result.output
     return found
+
+
+async def write_and_hang(sessions: Sessions[Desk], session_id: str) -> None:
+    """Write a file, and then another in a call that never ends."""
+    session = await sessions.open(session_id)
+    assert (await session.call("write", {"name": "kept", "text": "by the other"})).ok
+
+    async def hang() -> None:
+        sys.stdout.write("inside\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
+
+    environment = sessions.environment
+    assert isinstance(environment, DeskEnvironment)
+    environment.meanwhile = hang
+    await session.call("write", {"name": "lost", "text": "by the other"})
+
+
+async def main(url: str, session_id: str) -> None:
+    async with open_store(url) as store:
+        await write_and_hang(Sessions(DeskEnvironment(), store), session_id)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -59,6 +59,25 @@ async def test_in_a_fork_of_a_fork(
     assert environment.runs == 1
 
 
+async def test_a_fork_from_before_the_call_runs_it(
+    session: Session[Tally], environment: TallyEnvironment, store: Store, name: str
+) -> None:
+    await session.call(name, call_id="c")
+    fork = await session.fork(at=1)
+    cold = await Sessions(environment, store).open(fork.id)
+    assert (await cold.call(name, call_id="c")).output == 1
+    assert environment.runs == 2
+
+
+async def test_a_call_of_the_parent_after_the_fork_is_none_of_the_forks(
+    session: Session[Tally], environment: TallyEnvironment, name: str
+) -> None:
+    fork = await session.fork()
+    await session.call(name, call_id="c")
+    assert (await fork.call(name, call_id="c")).output == 1
+    assert environment.runs == 2
+
+
 async def test_after_a_rewind(session: Session[Tally], environment: TallyEnvironment, name: str) -> None:
     first = await session.call(name, call_id="c")
     await session.rewind(to=1)
@@ -70,6 +89,14 @@ async def test_twice_at_once(session: Session[Tally], environment: TallyEnvironm
     results = await asyncio.gather(*(session.call(name, call_id="c") for _ in range(10)))
     assert [result.output for result in results] == [1] * 10
     assert (environment.runs, session.state.total) == (1, 1)
+
+
+async def test_from_two_processes_at_once_one_is_committed(session: Session[Tally], store: Store) -> None:
+    others = [await Sessions(TallyEnvironment(), store).open(session.id) for _ in range(3)]
+    results = await asyncio.gather(*(handle.call("add_slowly", call_id="c") for handle in (session, *others)))
+    assert [result.output for result in results] == [1] * 4
+    final = await Sessions(TallyEnvironment(), store).open(session.id)
+    assert (final.state.total, final.revision) == (1, 2)
 
 
 async def test_another_process_committed_it_before(session: Session[Tally], store: Store, name: str) -> None:

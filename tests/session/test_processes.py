@@ -85,6 +85,35 @@ async def test_what_was_acknowledged_survives_a_kill_and_nothing_is_doubled(
     assert final.revision == len(seen) + 1
 
 
+async def test_what_a_killed_process_has_undone_is_redone_by_another(
+    session: Session[Any], store: Store, start: Start
+) -> None:
+    for _ in range(20):
+        await session.call("increment", {"by": "me"})
+    worker = await start("undo_for_ever", session.id)
+    for _ in range(10):
+        value = await line(worker)
+    rest = await kill(worker)
+    reached = int([value, *rest.split("\n")[:-1]][-1])
+    final = await reopened(store, session)
+    assert abs(final.state.value - reached) <= 2  # one more may have been done, and not yet told
+    left = final.state.value
+    assert (await final.redo(100), final.state.value) == (20 - left, 20)
+    assert (await final.undo(100), final.state.value) == (20, 0)
+
+
+async def test_a_kill_during_a_call_leaves_the_state_as_before(
+    session: Session[Any], store: Store, start: Start
+) -> None:
+    await session.call("increment", {"by": "me"})
+    worker = await start("call", session.id, "hang")
+    assert await line(worker) == "inside"
+    await kill(worker)
+    final = await reopened(store, session)
+    assert (final.state.value, final.revision) == (1, 2)
+    assert (await final.call("increment", {"by": "me"}, call_id="c")).output == 2
+
+
 @pytest.mark.parametrize(("name", "sent"), [("send", 1), ("send_again", 2)])
 async def test_an_external_call_cut_off_by_a_kill_is_unknown(
     session: Session[Any], store: Store, start: Start, tmp_path: Path, name: str, sent: int

@@ -1,8 +1,12 @@
 """Resources: what sessions have outside their state, which is forked, rewound and moved honestly or not at all."""
 
 import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from itertools import count
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -145,6 +149,26 @@ async def test_a_rewind_brings_the_folder_back(session: Session[Desk], elsewhere
     assert await files(session) == {}
     await other.rewind(3)
     assert set(await files(session)) == set(await files(other)) == {"first", "second"}
+
+
+async def test_the_folder_survives_a_kill(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'rooms.db'}"
+    async with open_store(url) as store:
+        office = Office(store)
+        session = await office.sessions.seed({})
+        await write(session, "mine")
+        program = Path(__file__).with_name("outside.py")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(program), url, session.id, stdout=PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
+        )
+        assert process.stdout is not None
+        try:
+            assert await asyncio.wait_for(process.stdout.readline(), PATIENCE) == b"inside\n"
+        finally:
+            process.kill()
+            await process.communicate()
+        assert await files(session) == {"kept": "by the other\n", "mine": "text\n"}
+        await office.sessions.stop()
 
 
 @pytest.mark.parametrize("how", ["refuse", "raise", "hang", "state", "output", "fill", "link"])

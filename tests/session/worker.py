@@ -1,10 +1,12 @@
 """A process of its own that works on a session, for tests of several processes and of sudden death."""
 
 import asyncio
+import os
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from stateroom import Environment, Sessions, State, open_store, tool
 
@@ -33,6 +35,13 @@ class WorkshopEnvironment(Environment[Counter]):
     def send_again(self, state: Counter, outbox: str, hang: bool) -> str:
         """Send a line that may be sent twice."""
         return self._send(state, outbox, hang)
+
+    @tool
+    def hang(self, state: Counter) -> None:
+        """Change the state, and never return."""
+        state.value = 99
+        say("inside")
+        threading.Event().wait()
 
     @tool(timeout=0.05)
     def spin(self, state: Counter) -> None:
@@ -77,10 +86,21 @@ async def increment_for_ever(sessions: Sessions[Counter], session_id: str, name:
         say(call_id)
 
 
-async def call(sessions: Sessions[Counter], session_id: str, name: str, outbox: str) -> None:
+async def undo_for_ever(sessions: Sessions[Counter], session_id: str) -> None:
+    """Undo two and redo one, again and again, saying the value each time."""
+    session = await sessions.open(session_id)
+    while True:
+        await session.undo(2)
+        say(session.state.value)
+        await session.redo()
+        say(session.state.value)
+
+
+async def call(sessions: Sessions[Counter], session_id: str, name: str, *more: str) -> None:
     """Call a tool that hangs."""
     session = await sessions.open(session_id)
-    await session.call(name, {"outbox": outbox, "hang": True}, call_id="c")
+    arguments: dict[str, Any] = {"outbox": more[0], "hang": True} if more else {}
+    await session.call(name, arguments, call_id="c")
 
 
 async def spin(sessions: Sessions[Counter], session_id: str) -> None:
@@ -88,6 +108,12 @@ async def spin(sessions: Sessions[Counter], session_id: str) -> None:
     session = await sessions.open(session_id)
     for _ in range(3):
         say((await session.call("spin")).error)
+
+
+async def look(sessions: Sessions[Counter], session_id: str) -> None:
+    """Say what is there."""
+    session = await sessions.open(session_id)
+    say(f"{session.revision} {session.state.value} {os.getpid()}")
 
 
 async def main(url: str, job: str, *more: str) -> None:
