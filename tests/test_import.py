@@ -1,6 +1,7 @@
 """`import stateroom` is light: a part is loaded when it is first used."""
 
 import json
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -23,7 +24,9 @@ LAZY = [
 
 def loaded_by(statement: str, heavy: list[str] = HEAVY) -> list[str]:
     program = f"import json, sys\n{statement}\nprint(json.dumps([name for name in {heavy} if name in sys.modules]))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE)
+    unmeasured = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=unmeasured, capture_output=True, text=True, check=True, timeout=PATIENCE)
     return json.loads(done.stdout)
 
 
