@@ -1,9 +1,11 @@
 """The rows of a run's files, as tests read and compare them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from stateroom.jsonl import Appender
 
 OWN = ("_stateroom_session", "_stateroom_parent", "_stateroom_times")
 """Fields that differ from one run to the next."""
@@ -15,6 +17,13 @@ def rows(path: Path | str) -> list[dict[str, Any]]:
     lines = file.read_text(encoding="utf-8").split("\n")[:-1] if file.exists() else []  # the last may not be whole
     found: list[dict[str, Any]] = [json.loads(line) for line in lines]
     return sorted(found, key=lambda row: (row.get("_ng_task_index", 0), row.get("_ng_rollout_index", 0)))
+
+
+def write_rows(path: Path, written: Iterable[Mapping[str, Any]]) -> None:
+    """Append rows to a file, as a run does."""
+    with Appender(path) as appender:
+        for row in written:
+            appender.append(row)
 
 
 def without(row: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -104,13 +104,6 @@ class Appender:
             raise CannotWrite(f"cannot write {self.path}: {error.strerror}") from error
 
 
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append rows to a file."""
-    with Appender(path) as appender:
-        for row in rows:
-            appender.append(row)
-
-
 def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
     """Replace the lines of a file atomically: if this fails, the file is as before."""
     new = path.with_name(path.name + ".new")

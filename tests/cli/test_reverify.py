@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from stateroom.jsonl import write_rows
 from tests.cli.conftest import Refuses
 from tests.messages import says
-from tests.rows import rows
+from tests.rows import rows, write_rows
 
 CLOSER = '''
 from stateroom import Verdict

@@ -82,7 +82,7 @@ COMMANDS = {
     "show of failures": "show out/b.jsonl --failed",
     "compare": "compare out/a.jsonl out/c.jsonl",
     "profile": "profile out/a.jsonl",
-    "reverify": f"reverify {WALL} --input out/a.jsonl --output out/r.jsonl",
+    "reverify": f"reverify out/a.jsonl --env {WALL} --output out/r.jsonl",
     "replay": f"replay out/a.jsonl --env {WALL}",
     "check": f"check {WALL}",
     "sessions list": f"sessions list {STORE}",

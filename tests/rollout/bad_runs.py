@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from stateroom.jsonl import write_rows
 from stateroom.rollout import RunFiles
+from tests.rows import write_rows
 
 ROW = {"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1.0, "response": {"output": []}}
 ABOUT = {"environment": "e", "model": "m", "episodes": 1, "started": "2026-01-01T00:00:00+00:00"}

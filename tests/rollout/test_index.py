@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 
 from stateroom.errors import NotFound
 from stateroom.gallery import CounterEnvironment
-from stateroom.jsonl import line_of, write_rows
+from stateroom.jsonl import line_of
 from stateroom.model import ModelSource
 from stateroom.rollout import (
     EpisodeFilter,
@@ -30,6 +30,7 @@ from stateroom.rollout import (
 )
 from stateroom.store import open_store
 from tests.plans import make_run
+from tests.rows import write_rows
 
 NOTHING = EpisodeFilter()
 

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from stateroom import Environment, Episode, Sessions, State, Task, Verdict, tool
 from stateroom.errors import NotFound, StoreUnavailable
-from stateroom.jsonl import write_rows
 from stateroom.model import (
     Answer,
     Item,
@@ -29,7 +28,7 @@ from stateroom.store import Store
 from tests.messages import raises, says
 from tests.plans import make_run
 from tests.rollout.conftest import DownStore
-from tests.rows import comparable, rows
+from tests.rows import comparable, rows, write_rows
 
 
 class Critic(Model):

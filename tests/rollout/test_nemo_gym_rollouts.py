@@ -15,12 +15,11 @@ import pytest
 from stateroom import Environment, Episode, State, tool
 from stateroom.errors import BadTask, NotFound
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
-from stateroom.jsonl import write_rows
 from stateroom.model import ModelSource, Replayed
 from stateroom.rollout import RescoreReport, RunFiles, replay_rollouts, rescore_rollouts, run
 from tests.messages import raises, says
 from tests.plans import make_run
-from tests.rows import rows
+from tests.rows import rows, write_rows
 
 Call = tuple[str, str, str]
 """A tool's name, its arguments and its output."""

@@ -8,14 +8,13 @@ from typing import Any, Literal
 import pytest
 
 from stateroom import Environment, Sessions, State, Task, ToolError, tool
-from stateroom.jsonl import write_rows
 from stateroom.model import Item, ModelSource, Scripted, function_call, message
 from stateroom.rollout import Replay, RunFiles, replay_rollouts, replay_session, run
 from stateroom.session import LogEntry, merged, recorded_calls
 from stateroom.store import Store, WrappedStore
 from tests.messages import says
 from tests.plans import make_run
-from tests.rows import rows
+from tests.rows import rows, write_rows
 
 
 class Desk(State):

@@ -10,14 +10,13 @@ import pytest
 from stateroom import Environment, Episode, SessionInfo, Sessions, State, Task, Verdict, tool
 from stateroom.errors import CannotWrite, NotFound, StoreUnavailable
 from stateroom.gallery import WeatherEnvironment
-from stateroom.jsonl import write_rows
 from stateroom.model import Answer, Model, ModelSource, Request, Scripted, Usage, function_call, message
 from stateroom.rollout import RescoreReport, RunFiles, rescore_rollouts, run
 from stateroom.store import Store
 from tests.messages import raises, says
 from tests.plans import make_run
 from tests.rollout.conftest import DownStore
-from tests.rows import OWN, rows, without
+from tests.rows import OWN, rows, without, write_rows
 
 
 class Pile(State):

@@ -22,13 +22,12 @@ from stateroom.errors import (
     NotFound,
     StoreUnavailable,
 )
-from stateroom.jsonl import write_rows
 from stateroom.model import Answer, Model, ModelSource, Request, function_call, message, outputs_of
 from stateroom.rollout import RunFiles, run
 from stateroom.session import Sessions
 from tests.messages import raises
 from tests.plans import make_run
-from tests.rows import comparable, rows
+from tests.rows import comparable, rows, write_rows
 
 EPISODES = 6
 

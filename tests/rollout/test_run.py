@@ -13,12 +13,11 @@ import pytest
 from stateroom import Environment, Episode, State, Verdict, open_store, tool
 from stateroom.errors import CannotWrite, UnknownStore
 from stateroom.gallery import CounterEnvironment
-from stateroom.jsonl import write_rows
 from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
 from stateroom.rollout import Report, Run, RunFiles, aggregate, run
 from tests.messages import raises
 from tests.plans import make_run
-from tests.rows import comparable, rows
+from tests.rows import comparable, rows, write_rows
 
 REFERENCE = CounterEnvironment.policies["reference"]
 NOISY = CounterEnvironment.policies["noisy"]

@@ -13,12 +13,11 @@ from hypothesis import given, strategies as st
 
 from stateroom import Environment, Episode, Verdict
 from stateroom.errors import BadTask
-from stateroom.jsonl import write_rows
 from stateroom.model import Answer, Model, ModelSource, Request, message
 from stateroom.rollout import ResumePlan, Run, RunFiles, RunIndex, index, run
 from tests.messages import raises
 from tests.plans import make_run
-from tests.rows import rows
+from tests.rows import rows, write_rows
 
 MOST = 250
 """Bytes of memory per episode. Some 70 are strings that the JSON parser caches, up to a number of them."""

@@ -11,7 +11,6 @@ from urllib.parse import quote
 from pydantic import JsonValue
 
 from stateroom import Environment, State, ToolError, Verdict, tool
-from stateroom.jsonl import write_rows
 from stateroom.model import Item, Policy, function_call, message, outputs_of
 from stateroom.rollout import RunFiles
 from stateroom.server import Application, ApplicationOptions
@@ -19,6 +18,7 @@ from stateroom.session import Sessions
 from stateroom.store import open_store
 from stateroom.studio import Studio
 from tests.patience import PATIENCE
+from tests.rows import write_rows
 from tests.server.conftest import SECRET, Served, running
 
 SCREENS = Path(__file__).parents[2] / "src" / "stateroom" / "studio" / "static" / "screens.js"

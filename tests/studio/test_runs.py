@@ -15,11 +15,11 @@ import pytest
 import pytest_asyncio
 from yarl import URL
 
-from stateroom.jsonl import write_rows
 from stateroom.rollout import RunFiles, RunIndex, Search, index as index_module
 from stateroom.studio import Studio
 from tests.patience import PATIENCE
 from tests.rollout.bad_runs import BAD_RUNS, ODD_RUNS, make_run, make_runs
+from tests.rows import write_rows
 from tests.server.conftest import Served
 from tests.studio.conftest import OpenStudio, stateroom
 

@@ -10,10 +10,10 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, Page, Request, expect
 
-from stateroom.jsonl import write_rows
 from stateroom.rollout import RunFiles
 from stateroom.studio import Studio
 from tests.patience import PATIENCE
+from tests.rows import write_rows
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, stateroom
 
