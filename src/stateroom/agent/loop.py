@@ -50,7 +50,7 @@ class Trajectory:
     output: list[Item]
     status: TurnStatus
     reason: str | None = None
-    """Why it is incomplete: `max_steps`, `deadline`, `max_output_tokens` or `bad_calls`."""
+    """Why it is incomplete (`max_steps`, `deadline`, `max_output_tokens` or `bad_calls`), or why it failed."""
     usage: Usage | None = None
     """The tokens of the model, as far as reported."""
     question: str | None = None

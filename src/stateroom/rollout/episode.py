@@ -77,7 +77,7 @@ async def run_episode(
 
 async def _act_and_verify(plan: EpisodePlan, started: EpisodeStart, row: Row, began: float, watch: Watch) -> EpisodeEnd:
     session, transcript, _ = started
-    seed, tools = plan.seed_for(row), plan.tools_for(row)
+    seed, tools = plan.seed_of_row(row), plan.tools_for(row)
     before = await recall(transcript)
     workspace = watch(session, {**row, **session_fields(session)})
     trajectory = await act(workspace, transcript, plan.new_agent(row, seed), tools, task_items(row))

@@ -112,9 +112,9 @@ class RunFiles:
                 raise CannotWrite(f"another process is at work on {self.rollouts}: wait until it has ended") from None
             yield
 
-    def write_metrics(self, agent: Any, metrics: Mapping[str, Any]) -> None:
-        """Write the metrics of a model's episodes; `agent` names the model."""
-        pieces = json_pieces({"agent_ref": agent, **metrics}, b"\n  ")
+    def write_metrics(self, agent_ref: Any, metrics: Mapping[str, Any]) -> None:
+        """Write the metrics of an agent's episodes."""
+        pieces = json_pieces({"agent_ref": agent_ref, **metrics}, b"\n  ")
         replace_lines(self.metrics, chain([b"[\n  "], pieces, [b"\n]\n"]))
 
     def as_dict(self) -> dict[str, str]:

@@ -80,7 +80,7 @@ class EpisodePlan:
         price = as_price(self.options.price)
         return {} if price is None else price.cost(response)
 
-    def seed_for(self, row: Row) -> int:
+    def seed_of_row(self, row: Row) -> int:
         """The random seed of a row's episode; without indices it follows from the session's id."""
         return self.seed_of(*(key_of(row) if set(INDICES) <= row.keys() else (row[SESSION],)))
 
@@ -110,7 +110,7 @@ class Plan(EpisodePlan):
         return self.options.store or NO_STORE
 
     @property
-    def agent(self) -> dict[str, str]:
+    def agent_ref(self) -> dict[str, str]:
         """The agent, as files name it: as the tasks do, or else after the environment."""
         return next((task["agent_ref"] for task in self.tasks if "agent_ref" in task), agent_ref(self.environment))
 
@@ -121,7 +121,7 @@ class Plan(EpisodePlan):
 
     def inputs_for(self, rollouts: int) -> Iterator[Row]:
         """The rows to run: the first `limit` tasks, each `rollouts` times."""
-        agent = self.agent
+        agent = self.agent_ref
         return (
             {"agent_ref": agent, **given_row(task), "_ng_task_index": index, "_ng_rollout_index": rollout}
             for index, task in enumerate(self.tasks[: self.options.limit])
@@ -160,7 +160,7 @@ class Run(Plan):
 
     options: RunOptions
     lease: float = 30.0
-    """Seconds without a word after which a worker is lost, and its episodes go to others; so long these lease them."""
+    """Seconds of silence after which a worker counts as lost, and its episodes go to others, who lease them as long."""
 
     @classmethod
     def of(cls, options: RunOptions) -> Run:

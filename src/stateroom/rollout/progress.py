@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 from rich.text import Text
 
+from stateroom.rollout.engines import Finished
 from stateroom.rollout.plan import Run
 from stateroom.rollout.runner import Report, ResumePlan, run
 
@@ -107,7 +108,7 @@ async def run_with_progress(plan: Run, bar: ProgressBar) -> Report:
             asyncio.get_running_loop().call_later(BAR_DELAY_SECONDS, bar.start)
         )  # the first episode may take long
 
-    def advance(row: Any) -> None:
+    def advance(_: Finished) -> None:
         bar.start()  # not before: a run that is refused shows no bar
         bar.advance()
 

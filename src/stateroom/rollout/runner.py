@@ -66,8 +66,8 @@ class ResumePlan:
         return self.unfinished + self.over
 
 
-def what_is_left(files: RunFiles) -> ResumePlan:
-    """What a run has left to do, by its files, which are repaired for it.
+def prepare_resume(files: RunFiles) -> ResumePlan:
+    """Repair the files of a run that is resumed; gives what it has left to do.
 
     Rows that were cut short are removed, and so are transient failures: their episodes run again.
     """
@@ -142,7 +142,7 @@ async def run(
         if resumes:
             stack.enter_context(plan.files.lock())
             ensure_same_run(plan)
-            left = what_is_left(plan.files)
+            left = prepare_resume(plan.files)
             _ensure_same_groups(plan, left.rows)
         else:
             plan.check_model()
@@ -166,7 +166,7 @@ async def run(
         report.not_started = report.episodes - report.done - report.failed - len(report.waiting)
         report.rows = Search(RunIndex.of(plan.files, "inputs", "rollouts")).measured()
         report.metrics = aggregate_lazily(report.rows, plan.options.solved_threshold) | tool_failures.metrics()
-        plan.files.write_metrics(plan.agent, report.metrics)
+        plan.files.write_metrics(plan.agent_ref, report.metrics)
         report.elapsed = perf_counter() - started
     return report
 

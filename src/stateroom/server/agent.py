@@ -195,7 +195,7 @@ class AgentAPI:
         """The session of an episode: a new one, or that of an earlier request with the same id."""
         served = self.served
         ids = [new_session_id()] if name is None else served.signer.session_ids(name)
-        seed = self.plan.seed_for({**row, SESSION: ids[0]})
+        seed = self.plan.seed_of_row({**row, SESSION: ids[0]})
 
         async def new() -> Session[Any]:
             async with served.creating(request):

@@ -159,7 +159,7 @@ class SessionAgent:
             try:
                 facts, status = enter(cached.progress.agent, cached.head.revision + 1)
             except InvalidMove:
-                if await cached.is_newest():
+                if await cached.check_newest():
                     raise
                 raise RetryCommit from None
             after = StateAt(cached.state, replace(cached.progress, agent=status, made=()), cached.outdated)

@@ -166,8 +166,8 @@ class CachedSession:
         """Whether nobody can have changed the session without this process knowing."""
         return not self.stale and self.lease is not None and monotonic() < self.lease.sure_until
 
-    async def is_newest(self) -> bool:
-        """Whether nobody else has gone on with the session; else the next use looks again."""
+    async def check_newest(self) -> bool:
+        """Ask the store whether nobody else has gone on with the session; if somebody has, the next use looks again."""
         newest = self.is_fresh or (await self.store.head(self.head.id)).revision == self.head.revision
         self.stale = self.stale or not newest
         return newest
@@ -251,7 +251,8 @@ class CachedSession:
     ) -> PreparedCommit:
         """The commit that enters these facts; `after` is the state and progress then, by default the current ones.
 
-        `saved` is what was saved of resources, which is stored with it.
+        `saved` is what was saved of resources, which is stored with it. What was `decided` before, when a change of a
+        shared state was announced, may exceed the limits.
         If the state is stored in an older schema, no patch can build on that: a snapshot in the new one is written.
         """
         limits = self.limits
@@ -280,8 +281,8 @@ class CachedSession:
         weight = self._weight.after(len(body.data), body.growth, _size(blobs) if blobs else 0)
         # No state is larger than its last snapshot and what it has grown by since: it is weighed near the limit only.
         fits = not patch or weight.state <= limits.max_state
-        is_small = fits and (weight.tail <= MIN_SNAPSHOT or _is_small(weight))
-        if unread or (not migrates and (is_small or after.outdated)):
+        needs_no_snapshot = fits and (weight.tail <= MIN_SNAPSHOT or _has_light_tail(weight))
+        if unread or (not migrates and (needs_no_snapshot or after.outdated)):
             commit = Commit(head.id, entry, expires, head.fence, None, blobs, kind == "close", phase, reward)
             return PreparedCommit(commit, after, weight, verdict_facts)
         references = References(large)
@@ -399,7 +400,7 @@ def _size(blobs: Blobs) -> int:
     return sum(map(len, blobs.values())) if blobs else 0
 
 
-def _is_small(weight: Weight) -> bool:
+def _has_light_tail(weight: Weight) -> bool:
     """Whether the changes since the last snapshot are not yet worth another."""
     return weight.tail <= SNAPSHOT_RATIO * (weight.snapshot + weight.large // LARGE_PER_BYTE)
 

@@ -66,7 +66,7 @@ class Call(msgspec.Struct, gc=False):
         try:
             ran = await self.run(tool.bind(self.given), views)
         except Failed as failure:
-            if failure.tampered or await cached.is_newest():
+            if failure.tampered or await cached.check_newest():
                 raise
             raise RetryCommit from None  # it failed on a state that is no longer the newest
         try:

@@ -62,7 +62,7 @@ class DraftContext(msgspec.Struct, eq=False):
 Past = list[tuple[Any, list[Any]]]
 """Older committed containers, each with the places at which the next one differs.
 
-Nobody may hold them any more. Then the oldest, brought up to date at a few places, pool a copy of the newest.
+Once nobody holds the oldest any more, it is brought up to date at a few places, which saves copying the newest.
 """
 
 MAX_PAST = 16

@@ -73,12 +73,12 @@ class Starter:
             return found
 
     async def _seed(self, row: Row) -> EpisodeSession:
-        return await self._backend.seed(row, seed=self._plan.seed_for(row), began=EPOCH)
+        return await self._backend.seed(row, seed=self._plan.seed_of_row(row), began=EPOCH)
 
     async def _find(self, row: Row) -> EpisodeSession | None:
         if SESSION not in row:
             return None
-        return await self._backend.find(row, seed=self._plan.seed_for(row), began=EPOCH)
+        return await self._backend.find(row, seed=self._plan.seed_of_row(row), began=EPOCH)
 
 
 Find = Callable[[Row], Awaitable[EpisodeSession | None]]

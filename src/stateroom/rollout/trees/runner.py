@@ -131,7 +131,7 @@ async def branch(
             await run_all(inputs, min(plan.options.concurrency, len(inputs)), runner.grow)
             report = writer.report
             report.metrics = aggregate_lazily(report.rows, plan.options.solved_threshold) | tool_failures.metrics()
-            plan.files.write_metrics(plan.agent, report.metrics)
+            plan.files.write_metrics(plan.agent_ref, report.metrics)
             report.elapsed = perf_counter() - started
     return report
 
