@@ -163,3 +163,16 @@ test("a row that is known is replaced where it is", async () => {
   assert.equal(source.at(1), changed);
   assert.deepEqual([source.size.value, source.inserted.value], [2, 0]);
 });
+
+test("rows that are needed just when the last page has come are loaded too", async () => {
+  const load = async (/** @type {number} */ first, /** @type {number} */ limit) =>
+    Array.from({ length: limit }, (_, offset) => first + offset);
+  const source = new RangeSource(load, 1000, 100);
+  let changes = 0;
+  source.version.subscribe(() => {
+    if (changes++ === 1) queueMicrotask(() => source.need(500, 501)); // as a list does when it is drawn again
+  });
+  await source.need(0, 1);
+  await new Promise((done) => setTimeout(done, 0));
+  assert.deepEqual([source.at(0), source.at(500)], [0, 500]);
+});

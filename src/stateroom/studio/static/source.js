@@ -168,11 +168,13 @@ export class RangeSource {
   /**
    * @param {number} first
    * @param {number} last
+   * @returns {Promise<void>}
    */
   need(first, last) {
     this.#needed = { first, last };
-    this.#loading ??= this.#loadNeeded().finally(() => {
+    this.#loading ??= this.#loadNeeded().then(() => {
       this.#loading = null;
+      if (this.#missing() >= 0) return this.need(this.#needed.first, this.#needed.last); // needed since the last look
     });
     return this.#loading;
   }
