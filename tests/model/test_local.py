@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stateroom.errors import ModelFailed, NotFound
+from stateroom.errors import InvalidModel, ModelFailed, NotFound
 from stateroom.gallery import CounterEnvironment
 from stateroom.model import Request, Segment, function_call_output, local as local_module, open_model, text_of
 from stateroom.model.local import LocalModel
@@ -241,7 +241,7 @@ def test_what_is_no_model_is_said_at_once(tmp_path: Path, content: bytes | None)
     file = tmp_path / "model.gguf"
     if content is not None:
         file.write_bytes(content)
-    with raises(NotFound):
+    with raises(NotFound if content is None else InvalidModel):
         open_model(f"local:{file}", {})
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from stateroom.errors import ModelFailed, NotFound
+from stateroom.errors import InvalidModel, ModelFailed
 from stateroom.gallery import CounterEnvironment
 from stateroom.model import Decoder, Prompt, Request, TransformersModel, load_network, message
 from stateroom.model.chat_template import CHATML, ChatTemplate
@@ -214,7 +214,7 @@ def test_a_model_without_tool_calls_in_its_template_gets_chatml(small_model: Pat
     tools: list[Any] = [{"type": "function", "function": {"name": "increment_counter", "parameters": {}}}]
     asked = [{"role": "user", "content": "Add 1."}]
     tokenizer.chat_template = None
-    with raises(NotFound):
+    with raises(InvalidModel):
         ChatTemplate(tokenizer)
     tokenizer.add_tokens(["<|im_start|>", "<|im_end|>"], special_tokens=True)
     shown = tokenizer.decode(ChatTemplate(tokenizer).prompt(asked, tools))
