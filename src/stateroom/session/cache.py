@@ -57,9 +57,14 @@ class OpenSession:
 
     @property
     def seems_over(self) -> bool:
-        """Whether the session is closed or has expired, as far as this process knows; another may have renewed it."""
-        head = self.cached.head
-        return head.closed or head.expires <= self.runtime.now()
+        """Whether the session is closed, has expired or has its verdict, as far as this process knows."""
+        cached = self.cached
+        return cached.head.closed or cached.verdict_facts is not None or cached.head.expires <= self.runtime.now()
+
+    async def ensure_changeable(self) -> None:
+        """Raise if the session that seems over is; another process may have renewed its life."""
+        await self.refresh()
+        self.cached.ensure_unsealed()
 
     async def views(self, names: frozenset[str], user: str | None = None) -> dict[str, View]:
         """What the session shares, by name; `user` is whose state it is, by default that of the task's user."""

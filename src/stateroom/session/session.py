@@ -174,10 +174,9 @@ class Session(Generic[S]):
         A call that fails is a result too: `ok` is false, `error` says why in words for the model, and nothing has
         changed. A `call_id` that was committed before gives the recorded result and runs nothing.
         """
-        opened, cached = self._open, self._open.cached
+        opened = self._open
         if opened.seems_over:
-            await opened.refresh()  # which raises, if it is
-        cached.ensure_unsealed()
+            await opened.ensure_changeable()
         if user is not None:
             checked_user(user)
         try:
@@ -185,18 +184,30 @@ class Session(Generic[S]):
             tool = opened.environment.tools.get(name)
             if tool is None:
                 raise unknown_tool(name, opened.environment.tools)
-            exclusive = tool.effect != "read" or opened.cache.resources.is_exclusive(tool.procedure)
-            with cached.calls:
-                async with cached.lock if exclusive else cached.reads:
-                    if tool.effect == "read":
-                        return await Call(opened, tool, given, call_id, by, user).read()
-                    if tool.effect == "write":
-                        return await commit(cached, Call(opened, tool, given, call_id, by, user).write, name)
-                    return await ExternalCall(opened, tool, given, call_id or token_hex(12), by, user).result()
+            return await self._run(tool, given, call_id, user, by)
         except (Failed, InvalidArguments) as failure:
             if isinstance(failure, Failed) and failure.tampered:
                 await opened.reload_tampered()
             return result_of_failure(failure)
+
+    async def _run(
+        self,
+        tool: SessionTool,
+        given: dict[str, Any],
+        call_id: str | None = None,
+        user: str | None = None,
+        by: str | None = None,
+    ) -> Result:
+        """Run a tool or a hook as its effect demands; raises `Failed` and `InvalidArguments`."""
+        opened, cached = self._open, self._open.cached
+        exclusive = tool.effect != "read" or opened.cache.resources.is_exclusive(tool.procedure)
+        with cached.calls:
+            async with cached.lock if exclusive else cached.reads:
+                if tool.effect == "read":
+                    return await Call(opened, tool, given, call_id, by, user).read()
+                if tool.effect == "write":
+                    return await commit(cached, Call(opened, tool, given, call_id, by, user).write, tool.name)
+                return await ExternalCall(opened, tool, given, call_id or token_hex(12), by, user).result()
 
     async def reply(self, message: str, *, call_id: str, by: str | None = None) -> str | None:
         """What the environment's user answers to a message of the agent's, or `by` a person; None if that was all.
@@ -207,20 +218,17 @@ class Session(Generic[S]):
         if reply_tool is None:
             return None
         checked_name("call_id", call_id)
-        cached = self._open.cached
         if self._open.seems_over:
-            await self._open.refresh()
-        async with cached.lock:
-            attempt = Call(self._open, reply_tool, {"message": message}, call_id, by).write
-            return await self._text(reply_tool, commit(cached, attempt, reply_tool.name))
+            await self._open.ensure_changeable()
+        return await self._text(reply_tool, self._run(reply_tool, {"message": message}, call_id, by=by))
 
     async def instructions(self) -> str:
         """What the environment tells its agent now; empty if it tells nothing."""
         tool = self._open.environment.instructions_tool
         if tool is None:
             return ""
-        user = self._open.cached.progress.agent.user
-        return await self._text(tool, Call(self._open, tool, {}, None, user=user).read()) or ""
+        user = (await self.agent.load()).user
+        return await self._text(tool, self._run(tool, {}, user=user)) or ""
 
     async def _text(self, hook: SessionTool, result: Awaitable[Result]) -> str | None:
         """The text that `reply` or `instructions` gives."""

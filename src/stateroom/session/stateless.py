@@ -6,22 +6,24 @@ from collections.abc import AsyncIterator, Mapping
 from copy import deepcopy
 from typing import Any, NoReturn
 
-from stateroom.errors import InvalidArguments, SessionClosed, SessionError
+from stateroom.errors import SessionClosed, SessionError
 from stateroom.session.agent import AgentInMemory
 from stateroom.session.cache import OpenSession, SessionCache
 from stateroom.session.environment import SessionTool
 from stateroom.session.episode import Episode, Verdict, no_path, run_verifier
-from stateroom.session.invocation import NOTHING, CallContext, plain_arguments, run_tool
+from stateroom.session.invocation import NOTHING, CallContext, run_tool
 from stateroom.session.log import LogEntry
 from stateroom.session.progress import Progress
 from stateroom.session.resources import SessionResources
-from stateroom.session.result import Failed, Result, result_of_failure, unknown_tool
+from stateroom.session.result import Result
 from stateroom.session.runtime import new_session_id
 from stateroom.session.session import Session
 
 
 class NothingStored(OpenSession):
     """Stands for what is known of a session that is stored nowhere: whoever asks for that is refused."""
+
+    seems_over = False
 
     def __init__(self, cache: SessionCache, session_id: str) -> None:
         self.cache, self.runtime, self.environment = cache, cache.runtime, cache.runtime.environment
@@ -32,7 +34,7 @@ class NothingStored(OpenSession):
 
 
 class StatelessSession(Session[None]):
-    """Tools can be called and the episode judged, as in a `Session`; nothing is kept."""
+    """A `Session` of which nothing is kept: its tools run without a lock, a log and a store."""
 
     id = ""
     task: Any = None
@@ -58,44 +60,22 @@ class StatelessSession(Session[None]):
         progress = self._progress if call_id is None else self._progress.of_call(call_id)
         return CallContext(None, progress, self.id, 0, lambda: deepcopy(self.task), call_id)
 
-    async def call(
+    async def _run(
         self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
+        tool: SessionTool,
+        given: dict[str, Any],
         call_id: str | None = None,
         user: str | None = None,
         by: str | None = None,
     ) -> Result:
-        call = self._context(call_id)
-        try:
-            given = plain_arguments(arguments, call_id)
-            tool = self._open.environment.tools.get(name)
-            if tool is None:
-                raise unknown_tool(name, self._open.environment.tools)
-            return await self._result(call, tool, given)
-        except (Failed, InvalidArguments) as failure:
-            return result_of_failure(failure)
-
-    async def _result(self, call: CallContext, tool: SessionTool, given: dict[str, Any]) -> Result:
-        arguments, runtime = tool.bind(given), self._open.runtime
+        call, arguments, runtime = self._context(call_id), tool.bind(given), self._open.runtime
         if tool.procedure.resources:
             ran = await SessionResources(self._open.cache.resources).run(tool, arguments, call)
         else:
             ran = await run_tool(runtime.runner, tool, arguments, call, runtime.limits.timeout)
-        if call.call_id is None and tool.effect != "read":
+        if call_id is None and tool.effect != "read":
             self._progress = self._progress.after(ran.advanced)
         return Result(True, ran.output)
-
-    async def reply(self, message: str, *, call_id: str, by: str | None = None) -> str | None:
-        hook = self._open.environment.reply_tool
-        if hook is None:
-            return None
-        return await self._text(hook, self._result(self._context(call_id), hook, {"message": message}))
-
-    async def instructions(self) -> str:
-        hook = self._open.environment.instructions_tool
-        return "" if hook is None else await self._text(hook, self._result(self._context(), hook, {})) or ""
 
     async def verify(self, response: Any = None, *, row: Mapping[str, Any] = NOTHING, by: str | None = None) -> Verdict:
         runtime, procedure = self._open.runtime, self._open.environment.verify_function
