@@ -31,6 +31,7 @@ from stateroom.cli.output import (
 from stateroom.errors import NotFound
 from stateroom.model import text_of
 from stateroom.rollout import (
+    NODE,
     Branching,
     BranchOptions,
     Row,
@@ -109,7 +110,7 @@ def _print_report(plan: Branching, report: TreeReport) -> None:
         rows = sorted(report.rows, key=lambda row: row["_ng_task_index"])
         for row in rows[:MAX_ROWS]:
             figures = (number(row[name]) for name in COLUMNS)
-            made.add_row(str(row["_ng_task_index"]), row["_stateroom_node"], *figures)
+            made.add_row(str(row["_ng_task_index"]), row[NODE], *figures)
         if len(rows) > MAX_ROWS:
             made.add_row("…", f"and {len(rows) - MAX_ROWS} more", style="dim")
         made.add_section()

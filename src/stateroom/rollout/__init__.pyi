@@ -13,6 +13,7 @@ from .description import (
     RunDescription as RunDescription,
     environment_of_run as environment_of_run,
 )
+from .engines import Finished as Finished
 from .episode import (
     EpisodeEnd as EpisodeEnd,
     EpisodeStart as EpisodeStart,
@@ -24,10 +25,7 @@ from .files import (
     TreeFiles as TreeFiles,
     ensure_new as ensure_new,
 )
-from .index import (
-    NODE as NODE,
-    RunIndex as RunIndex,
-)
+from .index import RunIndex as RunIndex
 from .metrics import (
     SOLVED as SOLVED,
     EpisodeMetrics as EpisodeMetrics,
@@ -87,6 +85,8 @@ from .result import (
     RunResult as RunResult,
 )
 from .rows import (
+    CHOSEN as CHOSEN,
+    NODE as NODE,
     PARENT as PARENT,
     SESSION as SESSION,
     Key as Key,
@@ -135,6 +135,7 @@ from .trees import (
     Branching as Branching,
     BranchOptions as BranchOptions,
     Budget as Budget,
+    GrownTree as GrownTree,
     MonteCarlo as MonteCarlo,
     Node as Node,
     Rule as Rule,

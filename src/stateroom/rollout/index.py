@@ -30,10 +30,12 @@ from stateroom.rollout.files import RunFiles
 from stateroom.rollout.lazy import LazySequence
 from stateroom.rollout.metrics import ALWAYS
 from stateroom.rollout.rows import (
+    CHOSEN,
     COST,
     EDITED,
     INDICES,
     MAX_NUMBER,
+    NODE,
     REVERIFIED,
     SESSION,
     TIMES,
@@ -44,12 +46,6 @@ from stateroom.rollout.rows import (
     parse_row,
     rescored_fields,
 )
-
-CHOSEN = "_stateroom_chosen"
-"""The field that an end of a tree has: whether it is the answer."""
-
-NODE = "_stateroom_node"
-"""The field with the node of a tree that a row is of."""
 
 INDEXED = ("rollouts", "failures", "tool_failures", "inputs")
 """The files of a run that are indexed, in this order."""

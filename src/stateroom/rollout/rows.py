@@ -35,6 +35,12 @@ SESSION = "_stateroom_session"
 PARENT = "_stateroom_parent"
 """The field with the `session` and `revision` that the episode's session is a fork of."""
 
+CHOSEN = "_stateroom_chosen"
+"""The field that an end of a tree has: whether it is the answer."""
+
+NODE = "_stateroom_node"
+"""The field with the node of a tree that a row is of."""
+
 REVERIFIED = "_stateroom_reverified"
 """The field that a rescored row has: the `reward` before, the `revision` whose state was scored, the names of the new
 verdict's `fields`, and `of`, a digest of the old row."""

@@ -19,9 +19,9 @@ from stateroom.jsonl import parse_object, read_lines
 from stateroom.model import Item, text_of
 from stateroom.rollout.description import RunDescription
 from stateroom.rollout.files import RunFiles
-from stateroom.rollout.index import CHOSEN, NODE, RunIndex
+from stateroom.rollout.index import RunIndex
 from stateroom.rollout.metrics import SOLVED, agent_metrics, key_metrics
-from stateroom.rollout.rows import COST, SESSION, TIMES, Key, Row, check_episode, check_given, key_of
+from stateroom.rollout.rows import CHOSEN, COST, NODE, SESSION, TIMES, Key, Row, check_episode, check_given, key_of
 from stateroom.rollout.search import Search
 from stateroom.session import LogEntry, RecordedCall, Transcript, recorded_calls
 from stateroom.state import lines

@@ -18,7 +18,7 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -29,6 +29,8 @@ from stateroom.rollout import NODE, PARENT, SESSION, Key, Row, StoredEpisode, St
 from stateroom.store import open_store
 from stateroom.training.advantages import AdvantageMethod, advantages, with_states
 from stateroom.training.token_sequences import sequences, token_advantages
+
+T = TypeVar("T")
 
 To = Literal["sft", "dpo", "grpo", "verl", "jsonl"]
 
@@ -63,7 +65,7 @@ async def advantages_of(run: StoredRun, how: AdvantageMethod) -> dict[Key, list[
     if how in ("vine", "tree"):
         if not run.branches:
             raise InvalidOption("how", f"{how} needs trees; grow them with `stateroom branch`")
-        return advantages_in_trees(trees_of(run), run.finished(), how)
+        return _advantages_in_trees(run, how)
     return await advantages_in_groups([_outline(episode.row) for episode in run.finished()], how, run.store)
 
 
@@ -77,22 +79,23 @@ async def advantages_in_groups(rows: Sequence[Row], how: AdvantageMethod, store:
     return dict(zip(map(key_of, rows), advantages(rows, how), strict=True))
 
 
-def advantages_in_trees(
-    trees: Mapping[int, list[Row]], episodes: Iterable[StoredEpisode], how: AdvantageMethod
-) -> dict[Key, list[float]]:
-    """The advantages of all answers in episodes, which are paths in trees: those are given as nodes, by task."""
-    paths: dict[tuple[int, str | None], list[float]] = {}
-    for task, nodes in trees.items():
-        paths[task, None] = []
-        for node, values in zip(nodes, advantages(nodes, how), strict=True):
-            paths[task, node["id"]] = [*paths[task, node["parent"]], *values]
+def _advantages_in_trees(run: StoredRun, how: AdvantageMethod) -> dict[Key, list[float]]:
+    paths = {task: along_paths(nodes, advantages(nodes, how)) for task, nodes in trees_of(run).items()}
     by_episode: dict[Key, list[float]] = {}
-    for episode in episodes:
-        place = episode.task, episode.row.get(NODE)
-        if place not in paths:
+    for episode in run.finished():
+        node = episode.row.get(NODE)
+        if node not in paths.get(episode.task, ()):
             raise BadData(f"{episode.where}: {NODE}: the tree of task {episode.task} has no such node")
-        by_episode[episode.key] = paths[place]
+        by_episode[episode.key] = paths[episode.task][node]
     return by_episode
+
+
+def along_paths(nodes: Iterable[Row], values: Iterable[list[T]]) -> dict[str | None, list[T]]:
+    """The values of all nodes on the way to each node of a tree, by its id; None is the place before the root."""
+    paths: dict[str | None, list[T]] = {None: []}
+    for node, own in zip(nodes, values, strict=True):
+        paths[node["id"]] = [*paths[node["parent"]], *own]
+    return paths
 
 
 # Episodes.

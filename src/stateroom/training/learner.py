@@ -73,7 +73,7 @@ class Learner:
         for start in range(0, len(ordered), self._options.micro_batch):
             batch = Batch(ordered[start : start + self._options.micro_batch], self.network.device)
             now = batch.log_probs(self.network, self._options.temperature)
-            reference = self._reference_log_probs(batch) if self._options.kl else None
+            reference = self._reference_log_probs(batch) if self._options.kl and phase == REINFORCED else None
             loss = losses(now, batch.then, batch.advantages, reference).sum() / tokens
             loss.backward()
             sums["loss"] += float(loss.detach())

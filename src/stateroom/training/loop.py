@@ -48,7 +48,7 @@ from stateroom.session import BackgroundLoop
 from stateroom.training.curve import Curve, Figures
 from stateroom.training.learner import Learner
 from stateroom.training.options import TrainOptions
-from stateroom.training.rollouts import ENDS_PER_TREE, Collected, Collector, Rollout, ended_episodes, samples
+from stateroom.training.rollouts import ENDS_PER_TREE, Collected, Collector, Rollout, samples
 
 
 class Trainer:
@@ -141,7 +141,7 @@ class Trainer:
         teacher = Teacher(open_model(self.training.teacher, self._environment.policies), self._model)
         tasks, output = self._tasks_of(step), self._rollouts(step)
         taught = self._loop.run(self._collector.episodes(tasks, teacher, output, self._seed(step)))
-        return [Rollout(each.row, [1.0] * len(each.row["response"]["output"])) for each in ended_episodes(taught)]
+        return [Rollout(row, [1.0] * len(row["response"]["output"])) for row in taught]
 
     def _held_out(self, step: int) -> float:
         """The mean reward of tasks that the model is not trained on; an episode that failed has none."""
@@ -149,7 +149,7 @@ class Trainer:
         output = self._rollouts(step, "held-out")
         work = self._collector.episodes(tasks, self._model, output, self.training.seed)
         played = self._model.serve(self._loop, work)
-        return sum(float(each.row["reward"]) for each in played.answers()) / len(tasks)
+        return sum(float(row["reward"]) for row in played) / len(tasks)
 
     def _tasks_of(self, step: int) -> list[dict[str, Any]]:
         """The tasks of a step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -12,23 +13,24 @@ from typing import Any, NamedTuple
 from stateroom.agent import MAX_STEPS
 from stateroom.model import BatchModel, Item, ModelSource
 from stateroom.rollout import (
+    CHOSEN,
     NODE,
     EnvironmentSpec,
+    Finished,
+    GrownTree,
     Node,
-    Report,
     Row,
     Rule,
     Run,
-    StoredEpisode,
-    StoredRun,
     Tree,
     branch,
+    key_of,
     plan_branches,
     plan_run,
     run,
 )
 from stateroom.training.advantages import AdvantageMethod, advantages
-from stateroom.training.export import advantages_in_groups, advantages_in_trees, trees_of
+from stateroom.training.export import advantages_in_groups, along_paths
 from stateroom.training.token_sequences import sequences, token_advantages
 
 ENDS_PER_TREE = 4
@@ -102,62 +104,77 @@ class Collector:
 
     async def episodes(
         self, tasks: Sequence[Row], model: BatchModel | ModelSource, output: Path, seed: int
-    ) -> StoredRun:
-        """Run an episode of each task, by the model in training or by another one."""
+    ) -> list[Row]:
+        """The rows of an episode of each task, by the model in training or by another one."""
         plan = plan_run(**self._options(tasks, output, seed) | {"model": model, "concurrency": len(tasks)})
-        await self._run(plan, len(tasks) if model is self.model else 0)
-        return StoredRun(plan.files)
+        return (await self._run(plan, len(tasks) if model is self.model else 0))[0]
 
     async def groups(self, tasks: Sequence[Row], n: int, how: AdvantageMethod, output: Path, seed: int) -> Collected:
         """Run `n` episodes of each task, which are forks of one session."""
         plan = plan_run(**self._options(tasks, output, seed), group=n, concurrency=len(tasks) * n)
-        report = await self._run(plan, len(tasks) * n)
-        ended = ended_episodes(StoredRun(plan.files))
-        values = await advantages_in_groups([each.row for each in ended], how, self.store)
-        rollouts = [Rollout(each.row, values[each.key]) for each in ended]
-        rewards = [float(each.row["reward"]) for each in ended]
-        written = sum(_written(each.row["response"]["output"]) for each in ended)
-        return Collected(rollouts, rewards, written, len(tasks) * n - len(ended), report.first_error)
+        rows, error = await self._run(plan, len(tasks) * n)
+        values = await advantages_in_groups(rows, how, self.store)
+        rollouts = [Rollout(row, values[key_of(row)]) for row in rows]
+        written = sum(_written(row["response"]["output"]) for row in rows)
+        return Collected(rollouts, _rewards(rows), written, len(tasks) * n - len(rows), error)
 
     async def vines(self, tasks: Sequence[Row], n: int, output: Path, seed: int) -> Collected:
         """Run an episode of each task, and `n` continuations from each of its states, which say what that is worth."""
-        stored, error = await self._branch(tasks, _Vine(self.model, n), output, seed)
-        trees, answers = _trees(stored), _answers(stored)
-        values = advantages_in_trees(trees, answers, "vine")
-        rollouts = [Rollout(each.row, values[each.key]) for each in answers]
-        return _of_trees(trees, answers, rollouts, len(tasks), error)
+        trees, error = await self._branch(tasks, _Vine(self.model, n), output, seed)
+        rollouts = []
+        for tree in trees:
+            values = along_paths(tree.nodes, advantages(tree.nodes, "vine"))
+            rollouts += [Rollout(row, values[row[NODE]]) for row in tree.episodes if row[CHOSEN]]
+        return _of_trees(trees, rollouts, error)
 
     async def trees(self, tasks: Sequence[Row], n: int, output: Path, seed: int) -> Collected:
         """Grow `n` trees for each task: an episode, and others that branch off its states."""
         repeated = [task for task in tasks for _ in range(n)]
-        stored, error = await self._branch(repeated, _Forks(self.model, seed), output, seed)
-        trees = _trees(stored)
-        nodes = [{**node, "_ng_task_index": tree // n} for tree in trees for node in trees[tree]]  # those of a task
+        trees, error = await self._branch(repeated, _Forks(self.model, seed), output, seed)
+        nodes = [{**node, "_ng_task_index": tree.task // n} for tree in trees for node in tree.nodes]  # those of a task
         values = iter(advantages(nodes, "tree"))
-        paths: dict[tuple[int, str], tuple[list[str], list[float]]] = {}
-        for tree, found in trees.items():
-            for node in found:
-                before, gained = paths.get((tree, node["parent"]), ([], []))
-                paths[tree, node["id"]] = [*before, node["id"]], [*gained, *next(values)]
         rollouts = []
-        seen: set[tuple[int, str]] = set()
-        for each in ended_episodes(stored):
-            path, gained = paths[each.task, each.row[NODE]]
-            new = [(each.task, name) not in seen for name in path[1:]]
-            seen |= {(each.task, name) for name in path}
-            rollouts.append(Rollout(each.row, gained, new.index(True)))
-        return _of_trees(trees, _answers(stored), rollouts, len(repeated), error)
+        for tree in trees:
+            gained = along_paths(tree.nodes, islice(values, len(tree.nodes)))
+            paths = along_paths(tree.nodes, ([node["id"]] for node in tree.nodes))
+            seen: set[str] = set()
+            for row in tree.episodes:
+                answers = paths[row[NODE]][1:]
+                rollouts.append(Rollout(row, gained[row[NODE]], sum(node in seen for node in answers)))
+                seen.update(answers)
+        return _of_trees(trees, rollouts, error)
 
-    async def _branch(self, tasks: Sequence[Row], rule: Rule, output: Path, seed: int) -> tuple[StoredRun, str | None]:
+    async def _branch(
+        self, tasks: Sequence[Row], rule: Rule, output: Path, seed: int
+    ) -> tuple[list[GrownTree], str | None]:
+        """Grow a tree in each task; gives them in the order of the tasks, and why the first branch failed."""
         plan = plan_branches(**self._options(tasks, output, seed), rule=rule, concurrency=UNLIMITED)
-        self.model.begin(len(tasks))
-        report = await branch(plan)
-        return StoredRun(plan.files), report.first_error
+        trees: list[GrownTree] = []
 
-    async def _run(self, plan: Run, episodes: int) -> Report:
-        """Run a plan, with so many episodes by the model in training: it generates for all of them at a time."""
+        def grown(tree: GrownTree) -> None:
+            trees.append(tree)
+            if not tree.nodes:  # the rule has not begun, and will not say that the first branch is over
+                self.model.end()
+
+        self.model.begin(len(tasks))
+        report = await branch(plan, on_tree=grown)
+        return sorted(trees), report.first_error
+
+    async def _run(self, plan: Run, episodes: int) -> tuple[list[Row], str | None]:
+        """Run a plan, with so many episodes by the model in training: it generates for all of them at a time.
+
+        Gives the rows of those with a reward, by their indices, and why the first of the others failed.
+        """
+        rows: list[Row] = []
+
+        def over(finished: Finished) -> None:
+            rows.extend(filter(None, [finished.row()]))
+            if episodes:
+                self.model.end()
+
         self.model.begin(episodes)
-        return await run(plan, lambda _: self.model.end() if episodes else None)
+        report = await run(plan, over)
+        return sorted(rows, key=key_of), report.first_error
 
     def _options(self, tasks: Sequence[Row], output: Path, seed: int) -> dict[str, Any]:
         """The options that all runs of a training have."""
@@ -225,31 +242,15 @@ async def _grow(tree: Tree, model: BatchModel, episode: Node | None, nodes: Sequ
     return episode
 
 
-def ended_episodes(run: StoredRun) -> list[StoredEpisode]:
-    """The episodes with a reward, in the same order each time."""
-    return sorted(run.finished(), key=lambda episode: episode.key)
-
-
-def _trees(run: StoredRun) -> dict[int, list[Row]]:
-    return dict(sorted(trees_of(run).items()))
-
-
-def _answers(run: StoredRun) -> list[StoredEpisode]:
-    """The answers of trees, in the same order each time."""
-    return sorted(run.answers(), key=lambda each: each.task)
-
-
-def _of_trees(
-    trees: Mapping[int, list[Row]],
-    answers: Sequence[StoredEpisode],
-    rollouts: list[Rollout],
-    tasks: int,
-    error: str | None,
-) -> Collected:
+def _of_trees(trees: Sequence[GrownTree], rollouts: list[Rollout], error: str | None) -> Collected:
     """What was collected in trees, of which those with an answer have a reward."""
-    rewards = [float(each.row["reward"]) for each in answers]
-    written = sum(_written(node["items"]) for nodes in trees.values() for node in nodes)
-    return Collected(rollouts, rewards, written, tasks - len(answers), error)
+    rewards = _rewards(row for tree in trees for row in tree.episodes if row[CHOSEN])
+    written = sum(_written(node["items"]) for tree in trees for node in tree.nodes)
+    return Collected(rollouts, rewards, written, len(trees) - len(rewards), error)
+
+
+def _rewards(rows: Iterable[Row]) -> list[float]:
+    return [float(row["reward"]) for row in rows]
 
 
 def _written(items: Iterable[Item]) -> int:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from stateroom.errors import EngineFailed, InvalidOption, StateroomError
+from stateroom.jsonl import parse_object
 from stateroom.model import Limiter
 from stateroom.rollout.engines.permits import AboutRequest, Permitted
 from stateroom.rollout.plan import Run
@@ -53,6 +54,10 @@ class Finished(msgspec.Struct, frozen=True):
     """Its session, if it waits for input."""
     cost: float = 0.0
     """What the model's tokens have cost, as far as its row tells."""
+
+    def row(self) -> Row | None:
+        """The row of an episode with a reward."""
+        return parse_object(self.line) if self.error is None and self.waits_in is None else None
 
 
 class ToolFailed(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Episodes that branch: trees over an environment, grown by a policy and a rule."""
 
 from stateroom.rollout.trees.rules import Beam, BestOf, MonteCarlo, Rule
-from stateroom.rollout.trees.runner import Branching, BranchOptions, TreeReport, branch, plan_branches
+from stateroom.rollout.trees.runner import Branching, BranchOptions, GrownTree, TreeReport, branch, plan_branches
 from stateroom.rollout.trees.tree import Budget, Node, Tree, read_trees
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "BranchOptions",
     "Branching",
     "Budget",
+    "GrownTree",
     "MonteCarlo",
     "Node",
     "Rule",

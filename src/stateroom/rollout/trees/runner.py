@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ from stateroom.rollout.files import TreeFiles
 from stateroom.rollout.metrics import aggregate_lazily
 from stateroom.rollout.options import CollectOptions
 from stateroom.rollout.plan import EPOCH, Plan, make_plan
-from stateroom.rollout.rows import Row, failure_fields
+from stateroom.rollout.rows import CHOSEN, NODE, Row, failure_fields
 from stateroom.rollout.runner import run_all
 from stateroom.rollout.trees.rules import Rule, find_rule
 from stateroom.rollout.trees.tree import Budget, Node, Tree, TreeContext
@@ -98,14 +98,24 @@ class TreeReport:
     """Seconds that it took."""
 
 
+class GrownTree(NamedTuple):
+    """The rows of a tree, as they are written; none if its task could not be seeded."""
+
+    task: int
+    nodes: list[Row]
+    """Each after its parent."""
+    episodes: list[Row]
+    """Those that ended with a reward, by their rollout index."""
+
+
 async def branch(
     plan: Branching,
     on_branch: Callable[[Node], None] = lambda node: None,
-    on_tree: Callable[[Tree], None] = lambda tree: None,
+    on_tree: Callable[[GrownTree], None] = lambda tree: None,
 ) -> TreeReport:
     """Grow a tree in each task, `concurrency` branches at a time.
 
-    `on_branch` and `on_tree` are called with each that is done.
+    `on_branch` is called with each branch that is done, and `on_tree` with what there is of each task.
     """
     plan.check_model()
     inputs = [*plan.inputs_for(1)]
@@ -139,7 +149,7 @@ async def branch(
 class _Runner:
     """Grows the trees of a plan."""
 
-    def __init__(self, rule: Rule, context: TreeContext, writer: _Writer, on_tree: Callable[[Tree], None]) -> None:
+    def __init__(self, rule: Rule, context: TreeContext, writer: _Writer, on_tree: Callable[[GrownTree], None]) -> None:
         self._rule = rule
         self._context = context
         self._writer = writer
@@ -153,6 +163,7 @@ class _Runner:
         except Exception as error:  # noqa: BLE001 - the author's code may raise anything
             self._writer.failure({**row, **failure_fields(error)})
             self._writer.report.failed += 1
+            self._on_tree(GrownTree(row["_ng_task_index"], [], []))
             return
         tree = Tree(self._context, row, root)
         answer: Node | None = None
@@ -162,10 +173,10 @@ class _Runner:
         except ModelFailed as error:
             failure = error
         finally:
-            self._writer.tree(tree, answer)
+            grown = self._writer.tree(tree, answer)
         if failure is not None:
             self._writer.failure({**row, **failure_fields(failure)})
-        self._on_tree(tree)
+        self._on_tree(grown)
 
     async def _root(self, row: Row) -> Node:
         plan, backend = self._context.plan, self._context.backend
@@ -204,23 +215,25 @@ class _Writer:
         self._failures.append(row)
         self.report.first_error = self.report.first_error or cause_line(row)
 
-    def tree(self, tree: Tree, answer: Node | None) -> None:
-        rollouts = 0
+    def tree(self, tree: Tree, answer: Node | None) -> GrownTree:
+        grown = GrownTree(tree.row["_ng_task_index"], [], [])
         for node in tree.root.below():
-            self._nodes.append({"_ng_task_index": tree.row["_ng_task_index"], **node.row(chosen=node is answer)})
-            place = {"_stateroom_node": node.id, **session_fields(node.session)}
+            grown.nodes.append({"_ng_task_index": grown.task, **node.row(chosen=node is answer)})
+            self._nodes.append(grown.nodes[-1])
+            place = {NODE: node.id, **session_fields(node.session)}
             if node.failure is not None:
                 self.failure({**tree.row, **node.failure, **place})
                 self.report.broken += 1
             if node.outcome is not None:
-                chosen = {"_ng_rollout_index": rollouts, "_stateroom_chosen": node is answer}
-                self._rollouts.append({**tree.row, **node.outcome, **chosen, **place})
-                rollouts += 1
+                chosen = {"_ng_rollout_index": len(grown.episodes), CHOSEN: node is answer}
+                grown.episodes.append({**tree.row, **node.outcome, **chosen, **place})
+                self._rollouts.append(grown.episodes[-1])
         self.report.branches += tree.branches
         if answer is None:
             self.report.failed += 1
         else:
             self.report.rows.append(_measured(tree, answer))
+        return grown
 
 
 def _measured(tree: Tree, answer: Node) -> Row:
@@ -233,5 +246,5 @@ def _measured(tree: Tree, answer: Node) -> Row:
         "tree_steps": tree.size - 1,
         "tree_tool_calls": len(calls),
         "tree_reward": fmean(reward for node in tree.ends() if (reward := node.reward) is not None),
-        "_stateroom_node": answer.id,
+        NODE: answer.id,
     }
