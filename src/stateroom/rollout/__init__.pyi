@@ -7,7 +7,9 @@ from .comparison import (
     Divergence as Divergence,
     RunComparison as RunComparison,
     TaskComparison as TaskComparison,
+    TaskProfile as TaskProfile,
     compare_runs as compare_runs,
+    profile_runs as profile_runs,
 )
 from .description import (
     RunDescription as RunDescription,
@@ -54,10 +56,6 @@ from .plan import (
     agent_ref as agent_ref,
     default_store as default_store,
     plan_run as plan_run,
-)
-from .profile import (
-    TaskProfile as TaskProfile,
-    profile_runs as profile_runs,
 )
 from .progress import (
     BAR_DELAY_SECONDS as BAR_DELAY_SECONDS,

@@ -9,19 +9,15 @@ from .cached_session import (
     PreparedCommit as PreparedCommit,
     new_session as new_session,
 )
-from .cause import (
-    Cause as Cause,
-    cause_of as cause_of,
-    code_of as code_of,
-)
 from .commit import (
     ATTEMPTS as ATTEMPTS,
     back_off as back_off,
 )
-from .containment import contained as contained
-from .document import (
-    Document as Document,
-    write_document as write_document,
+from .containment import (
+    Cause as Cause,
+    cause_of as cause_of,
+    code_of as code_of,
+    contained as contained,
 )
 from .edit import Edit as Edit
 from .environment import (
@@ -52,11 +48,13 @@ from .log import (
     KINDS as KINDS,
     SPOKEN as SPOKEN,
     VERDICT as VERDICT,
+    Document as Document,
     LogEntry as LogEntry,
     checked_name as checked_name,
     read_entry as read_entry,
     weight_of_snapshot as weight_of_snapshot,
     write_body as write_body,
+    write_document as write_document,
 )
 from .maintenance.check import check_session as check_session
 from .maintenance.copy import (
@@ -102,7 +100,6 @@ from .recorded_call import (
     result_of as result_of,
     same as same,
 )
-from .rescore import Rescorer as Rescorer
 from .resource import (
     Resource as Resource,
     check_resource as check_resource,
@@ -146,3 +143,4 @@ from .transcript import (
     read_page as read_page,
     written_arguments as written_arguments,
 )
+from .verification import Rescorer as Rescorer

@@ -10,8 +10,7 @@ from stateroom.errors import SessionError, UnknownSession
 from stateroom.session.cached_session import CachedSession
 from stateroom.session.resources import ResourceManager, SessionResources
 from stateroom.session.runtime import Runtime
-from stateroom.session.shared import SharedStates, View
-from stateroom.session.world import Worlds
+from stateroom.session.shared import SharedStates, View, Worlds
 from stateroom.store import Head
 
 

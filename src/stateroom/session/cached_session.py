@@ -12,18 +12,20 @@ import msgspec
 from msgspec.structs import replace
 
 from stateroom.errors import Busy, InvalidState, SessionSealed, StoreError, StoreUnavailable, TooLarge, UnknownSession
-from stateroom.session.document import Document, Start, write_document
 from stateroom.session.history import History
 from stateroom.session.log import (
     BEYOND_LIMIT,
     PATCHED,
+    Document,
     LogEntry,
+    Start,
     Stored,
     Weight,
     progress_after,
     read_stored,
     weight_of_snapshot,
     write_body,
+    write_document,
 )
 from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader, StateAt, schema_facts

@@ -18,11 +18,10 @@ from typing import Any, NamedTuple, Protocol, overload
 from stateroom.errors import BadTask, BadVerdict, DefinitionError, InvalidArguments, TimedOut
 from stateroom.session.agent import response_of
 from stateroom.session.containment import PathNotLoaded, contained
-from stateroom.session.document import Document
 from stateroom.session.environment import Procedure, SessionEnvironment, SessionTool
 from stateroom.session.history import History
 from stateroom.session.invocation import NOTHING, READ_ONLY, CallContext, plain_arguments, run_tool
-from stateroom.session.log import LogEntry
+from stateroom.session.log import Document, LogEntry
 from stateroom.session.reader import Reader, StateAt, typed
 from stateroom.session.recorded_call import RecordedCall, merged, recorded_calls
 from stateroom.session.result import Failed, unknown_tool

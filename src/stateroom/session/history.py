@@ -12,9 +12,21 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from stateroom.errors import BadData, SchemaChanged, UnknownRevision, UnknownSession
-from stateroom.session.document import Document, changed, logged_bytes, read_document, world_is_gone
 from stateroom.session.lifecycle import INITIAL, AgentStatus
-from stateroom.session.log import PATCHED, LogEntry, Stored, Weight, read_entry, read_stored, write_body
+from stateroom.session.log import (
+    PATCHED,
+    Document,
+    LogEntry,
+    Stored,
+    Weight,
+    changed,
+    logged_bytes,
+    read_document,
+    read_entry,
+    read_stored,
+    world_is_gone,
+    write_body,
+)
 from stateroom.state import (
     Event,
     Large,

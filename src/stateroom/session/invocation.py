@@ -21,8 +21,7 @@ from stateroom.errors import (
     TimedOut,
     ToolError,
 )
-from stateroom.session.cause import cause_of
-from stateroom.session.containment import Asked, contained
+from stateroom.session.containment import Asked, cause_of, contained
 from stateroom.session.environment import Procedure, SessionTool
 from stateroom.session.parameters import Ask, SessionInfo
 from stateroom.session.progress import Clock, Progress

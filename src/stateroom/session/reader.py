@@ -10,8 +10,8 @@ import msgspec
 from stateroom.errors import InvalidState, SchemaChanged, UnknownSession
 from stateroom.lru import LRU
 from stateroom.session.containment import contained
-from stateroom.session.document import Document, Start, world_is_gone
 from stateroom.session.history import History
+from stateroom.session.log import Document, Start, world_is_gone
 from stateroom.session.progress import Progress
 from stateroom.state import (
     State,

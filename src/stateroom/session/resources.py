@@ -26,7 +26,7 @@ from stateroom.errors import (
     TooLarge,
     ToolError,
 )
-from stateroom.session.cause import cause_of
+from stateroom.session.containment import cause_of
 from stateroom.session.environment import Procedure, SessionTool
 from stateroom.session.history import History
 from stateroom.session.invocation import CallContext, ToolRun, run_tool

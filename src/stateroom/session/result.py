@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from stateroom.errors import InvalidArguments
-from stateroom.session.cause import Cause, cause_of
+from stateroom.session.containment import Cause, cause_of
 from stateroom.session.log import LogEntry
 
 Code = Literal[

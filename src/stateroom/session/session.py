@@ -30,12 +30,11 @@ from stateroom.errors import (
 from stateroom.session.agent import SessionAgent
 from stateroom.session.cache import OpenSession
 from stateroom.session.cached_session import CachedSession, PreparedCommit
-from stateroom.session.call import Call
+from stateroom.session.call import Call, ExternalCall
 from stateroom.session.commit import append_entry, append_or_retry, commit
 from stateroom.session.edit import Edit
 from stateroom.session.environment import SessionTool
 from stateroom.session.episode import Verdict
-from stateroom.session.external import ExternalCall
 from stateroom.session.history import Checkpoint, EventRecord, History, occurred
 from stateroom.session.invocation import NOTHING, READ_ONLY, plain_arguments
 from stateroom.session.lease import LEASE_SECONDS, Lease

@@ -20,18 +20,17 @@ from stateroom.errors import (
 from stateroom.session.cache import OpenSession, SessionCache
 from stateroom.session.cached_session import CachedSession, new_session
 from stateroom.session.containment import contained
-from stateroom.session.document import Start, world_is_gone
 from stateroom.session.environment import SessionEnvironment
 from stateroom.session.history import History
 from stateroom.session.invocation import has_tampered
-from stateroom.session.log import AFTER_VERDICT, UNSTORABLE, VERDICT, checked_text
+from stateroom.session.log import AFTER_VERDICT, UNSTORABLE, VERDICT, Start, checked_text, world_is_gone
 from stateroom.session.parameters import SHARED
 from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader
 from stateroom.session.runtime import Runtime, SessionLimits, new_session_id
 from stateroom.session.session import S, Session
+from stateroom.session.shared import BEGINNING, first_state
 from stateroom.session.stateless import StatelessSession
-from stateroom.session.world import BEGINNING, first_state
 from stateroom.state import ENDED, DraftContext, State, commit, draft_of
 from stateroom.store import Store
 

@@ -1,11 +1,12 @@
-"""The verification of a session: its verifier runs on the newest state, and the verdict is recorded."""
+"""Verdicts: on the newest state of a session, which is recorded; and on the states of stored sessions, again."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
@@ -13,18 +14,28 @@ from stateroom.errors import (
     BadVerdict,
     Conflict,
     Contradiction,
+    DefinitionError,
     DuplicateCall,
     InvalidArguments,
     SessionClosed,
+    SessionError,
     SessionSealed,
+    UnknownRevision,
 )
-from stateroom.session.agent import SessionAgent
+from stateroom.session.agent import SessionAgent, response_of
 from stateroom.session.cache import OpenSession
 from stateroom.session.commit import RetryCommit
+from stateroom.session.environment import SessionEnvironment
 from stateroom.session.episode import Episode, Rehearsal, Verdict, digest, load_path, run_verifier
-from stateroom.session.invocation import CallContext
-from stateroom.session.log import UNSTORABLE, VERDICT, person, read_entry, task_row
+from stateroom.session.history import History, line_to
+from stateroom.session.invocation import NOTHING, CallContext
+from stateroom.session.log import SPOKEN, UNSTORABLE, VERDICT, LogEntry, person, read_entry, task_row
+from stateroom.session.reader import Reader, StateAt
 from stateroom.session.recorded_call import same
+from stateroom.session.resources import ResourceManager, SessionResources
+from stateroom.session.runner import Runner
+from stateroom.state import State
+from stateroom.store import Loaded, Store
 
 
 @dataclass(frozen=True)
@@ -117,3 +128,149 @@ class Verification:
             partial(cached.at, 1),
             self.session.reload_tampered,
         )
+
+
+# Rescoring: the current verifier runs on the states of stored sessions. Nothing is written.
+
+
+class Rescored(NamedTuple):
+    """A new verdict on a stored session."""
+
+    verdict: Verdict
+    revision: int
+    """Of the state that was judged."""
+    row: Any
+    """The task row of the session."""
+    before: Verdict | None
+    """The verdict that is in the log."""
+    edited: bool
+    """Whether a person's edit is among what led to the state."""
+
+
+class Rescorer:
+    """Gives stored sessions of an environment new verdicts. It does not matter whether they are closed or expired."""
+
+    def __init__(self, environment: SessionEnvironment, store: Store, *, timeout: float = 30.0) -> None:
+        if environment.state_type is None:
+            raise DefinitionError(f"{environment.name} is stateless: no store has its sessions")
+        self._environment = environment
+        self._reader = Reader(store, environment.state_type)
+        self._store = store
+        self._timeout = timeout
+        self._runner = Runner()
+        self._manager = ResourceManager(environment.resources, store, self._runner, timeout)
+
+    async def stop(self) -> None:
+        """Stop all resources that verifiers were given."""
+        await self._manager.stop()
+
+    async def judge(self, session: str, response: Any = None, *, at: int | None = None) -> Rescored:
+        """Judge the state that the session's verdict is of, with the same response.
+
+        By default the response is what was said in the session until then.
+        `at` chooses another state: that of a revision or, if it is negative, that of -`at` calls before the judged one.
+        Raises a `SessionError` if the store no longer has what the verifier is to see.
+        """
+        history, store, environment = History(self._store), self._store, self._environment
+        loaded, first = await asyncio.gather(  # at once, which is one round trip to a store far away
+            store.load(session), store.entries(session, until=1)
+        )
+        head = loaded.head
+        if head.environment != environment.name:
+            raise SessionError(session, f"session {session!r} is of {head.environment}, not of {environment.name}")
+        entry = await self._verdict(loaded)
+        judged = None if entry is None else entry.revision - 1
+        revision = await self._chosen(session, at, judged, head.revision)
+        if response is None:
+            response = response_of(await history.line(session, revision, kinds=SPOKEN))
+        elif entry is not None and entry.facts.get("response", digest(response)) != digest(response):
+            raise SessionError(session, f"the verdict on session {session!r} is of another response than this one")
+        # Since the verdict nothing has changed: the newest is what was judged.
+        document = await (history.outline_in(loaded) if revision == judged else history.outline(session, revision))
+        standing = await self._reader.understood(document)
+        seeded = await history.seed(head, first)
+        facts = None if entry is None else entry.facts
+        procedure = environment.verify_function
+        shared = NOTHING
+        if procedure.shared:
+            shared = await self._shared(session, entry if revision == judged else None, sorted(procedure.shared))
+
+        def task() -> Any:
+            return environment.parse_task(task_row(read_entry(seeded), facts))
+
+        call = CallContext(standing.state, standing.progress, session, revision, task, None, None, shared)
+        first_state = partial(self._first, session)
+        rehearsal = partial(
+            Rehearsal, environment, self._runner, self._timeout, session, task, first_state, self._reload_tampered
+        )
+        episode = Episode(task(), response, rehearsal)
+        path = partial(load_path, self._reader, session, revision, environment.tools, response)
+        holding = SessionResources(self._manager)
+        try:
+            verdict = await run_verifier(
+                self._runner, procedure, call, episode, self._timeout, path, holding.lend_to_judge
+            )
+        finally:
+            if holding:
+                await holding.stop()
+        row = task_row(read_entry(seeded), facts)
+        before = None if facts is None else Verdict(**facts["verdict"])
+        return Rescored(verdict, revision, row, before, standing.progress.edited)
+
+    async def _first(self, session: str) -> StateAt:
+        """The state and progress that the session was seeded with."""
+        standing, _ = await self._reader.read(session, 1)
+        return standing
+
+    async def _reload_tampered(self) -> None:
+        """Keep nothing in memory that may have been tampered with."""
+        self._reader.forget()
+
+    async def _chosen(self, session: str, at: int | None, judged: int | None, newest: int) -> int:
+        """The revision to judge."""
+        if at is None:
+            if judged is None:
+                raise SessionError(session, f"session {session!r} has no verdict: say which of its revisions to judge")
+            return judged
+        last = newest if judged is None else judged
+        if at > 0:
+            if at > last:
+                raise UnknownRevision(session, f"session {session!r} has no state at {at} to judge: it has 1 to {last}")
+            return at
+        entries = [entry async for entry in History(self._store).entries(session, until=last)]
+        calls = [entry.revision for entry in line_to(entries, last)[1] if entry.kind == "call"]
+        if at == 0 or -at > len(calls):
+            raise UnknownRevision(
+                session, f"session {session!r} has no state {-at} calls back to judge: {len(calls)} have led to it"
+            )
+        return calls[at] - 1
+
+    async def _verdict(self, loaded: Loaded) -> LogEntry | None:
+        """The entry with the verdict; most often it was loaded with the state."""
+        history, session = History(self._store), loaded.head.id
+        for entry in reversed(loaded.entries):
+            if entry.call_id == VERDICT:
+                return await history.read(session, entry)
+        return await history.find_own_call(session, VERDICT)
+
+    async def _shared(self, session: str, verdict: LogEntry | None, names: list[str]) -> dict[str, State]:
+        """The shared states that the verifier asks for, as it saw them when it gave its verdict."""
+        if verdict is None:
+            asked = " and ".join(names)
+            raise SessionError(session, f"verify asks for {asked}: what that was is known only at the judged revision")
+        views = verdict.facts.get("views", {})
+        found: dict[str, State] = {}
+        for name in names:
+            if name not in views:
+                message = f"verify asks for {name}, and the verdict on session {session!r} does not say which it saw"
+                raise SessionError(session, message)
+            found[name] = await self._seen(name, verdict, *views[name])
+        return found
+
+    async def _seen(self, name: str, verdict: LogEntry, identity: str, revision: int) -> State:
+        reader = Reader(self._store, self._environment.shared_types[name])
+        standing, document = await reader.read(identity, revision)
+        if document.head.created > verdict.at:
+            raise SessionError(identity, f"what the verifier saw as {name} is gone: {identity!r} was made anew since")
+        state: State = standing.state
+        return state

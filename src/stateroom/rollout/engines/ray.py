@@ -23,8 +23,7 @@ from stateroom.rollout.engines.engine import (
     Worker,
     WorkerLost,
 )
-from stateroom.rollout.engines.heartbeat import Heartbeat
-from stateroom.rollout.engines.worker import EpisodeWorker, Link, open_worker
+from stateroom.rollout.engines.worker import EpisodeWorker, Heartbeat, Link, open_worker
 from stateroom.rollout.plan import Run
 from stateroom.store import without_secrets
 

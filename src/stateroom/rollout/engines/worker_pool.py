@@ -26,9 +26,8 @@ from stateroom.rollout.engines.engine import (
     Worker,
     WorkerLost,
 )
-from stateroom.rollout.engines.heartbeat import Heartbeat
 from stateroom.rollout.engines.permits import AboutRequest, Permits
-from stateroom.rollout.engines.worker import Link, open_worker
+from stateroom.rollout.engines.worker import Heartbeat, Link, open_worker
 from stateroom.rollout.plan import Run
 from stateroom.rollout.rows import Key, Row, key_of
 

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 
 from stateroom.errors import StateroomError, StoreUnavailable, UnknownSession
-from stateroom.session.document import read_document
 from stateroom.session.history import History
-from stateroom.session.log import LogEntry, read_stored
+from stateroom.session.log import LogEntry, read_document, read_stored
 from stateroom.session.resource import contents
 from stateroom.state import Large, digest_of
 from stateroom.store import Head, Record, Store

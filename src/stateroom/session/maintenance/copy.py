@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from stateroom.errors import StoreError, UnknownSession
 from stateroom.session.log import read_entry
 from stateroom.session.maintenance.check import whole_after
-from stateroom.session.world import is_world
+from stateroom.session.shared import is_world
 from stateroom.store import Entry, Record, Snapshot, Store
 
 
