@@ -299,7 +299,7 @@ async def test_whenever_a_call_is_cancelled_nothing_is_left_running(spoiled: boo
 async def test_what_a_thread_makes_for_one_who_was_cancelled_is_stopped(store: Store) -> None:
     slow = Slow()
     sessions = troubled(store, slow)
-    sessions.cache.resources.timeout = 10.0
+    sessions.runtime.runner.timeout = 10.0
     calling = asyncio.create_task((await sessions.seed({})).call("put", {"what": 1}))
     await asyncio.to_thread(slow.entered.wait)
     calling.cancel()

@@ -400,7 +400,7 @@ async def test_a_call_that_was_not_run_for_want_of_threads_keeps_the_browser(
     await session.call("browse", {"address": "a"})
     with monkeypatch.context() as patched:
         patched.setattr("stateroom.session.runner.MAX_THREADS", 0)
-        patched.setattr(office.sessions.cache.resources, "timeout", 0.01)
+        patched.setattr(office.sessions.runtime.runner, "timeout", 0.01)
         office.sessions.runtime.runner._workers._idle.clear()
         with pytest.raises(Busy):
             await session.call("browse", {"address": "b"})

@@ -50,13 +50,13 @@ def where() -> bool:
 
 
 async def prove(runner: Runner, quick: Procedure) -> list[bool]:
-    return [await runner.run(quick, {}, 5) for _ in range(QUICK_RUNS)]
+    return [await runner.run(quick, {}) for _ in range(QUICK_RUNS)]
 
 
 async def test_a_quick_function_moves_to_the_loop() -> None:
-    runner, quick = Runner(), procedure(where)
+    runner, quick = Runner(5), procedure(where)
     assert not any(await prove(runner, quick))
-    assert await runner.run(quick, {}, 5)
+    assert await runner.run(quick, {})
 
 
 class Changing:
@@ -77,23 +77,23 @@ class Changing:
 async def on_loop_after(runner: Runner, changing: Procedure, most: int) -> int | None:
     """After how many runs it runs on the loop."""
     for count in range(most):
-        if await runner.run(changing, {}, 5):
+        if await runner.run(changing, {}):
             return count
     return None
 
 
 async def test_a_function_that_turns_slow_must_be_quick_much_longer_to_come_back(time: Time) -> None:
-    function, runner = Changing(time), Runner()
+    function, runner = Changing(time), Runner(5)
     changing = procedure(function)
     assert await on_loop_after(runner, changing, QUICK_RUNS + 1) == QUICK_RUNS
     function.pause = SLOW_SECONDS * 2
-    assert await runner.run(changing, {}, 5)  # the one time that it is noticed
+    assert await runner.run(changing, {})  # the one time that it is noticed
     function.pause = 0.0
     assert await on_loop_after(runner, changing, QUICK_RUNS * QUICK_RUNS_FACTOR + 1) == QUICK_RUNS * QUICK_RUNS_FACTOR
 
 
 async def test_a_function_that_raises_on_the_loop_never_comes_back() -> None:
-    runner, raised = Runner(), False
+    runner, raised = Runner(5), False
 
     def fragile() -> bool:
         nonlocal raised
@@ -109,13 +109,13 @@ async def test_a_function_that_raises_on_the_loop_never_comes_back() -> None:
 
 
 async def test_a_pause_for_garbage_is_not_the_functions_fault(time: Time) -> None:
-    function, runner = Changing(time), Runner()
+    function, runner = Changing(time), Runner(5)
     changing = procedure(function)
     assert await on_loop_after(runner, changing, QUICK_RUNS + 1) == QUICK_RUNS
     function.pause, function.collects = SLOW_SECONDS * 2, True
-    assert await runner.run(changing, {}, 5)
+    assert await runner.run(changing, {})
     function.pause, function.collects = 0.0, False
-    assert await runner.run(changing, {}, 5)
+    assert await runner.run(changing, {})
 
 
 async def test_a_slow_function_never_comes_to_the_loop(time: Time) -> None:
@@ -123,19 +123,19 @@ async def test_a_slow_function_never_comes_to_the_loop(time: Time) -> None:
         time.now += QUICK_SECONDS * 2
         return where()
 
-    runner, never = Runner(), procedure(slow)
-    assert not any([await runner.run(never, {}, 5) for _ in range(QUICK_RUNS + 5)])
+    runner, never = Runner(5), procedure(slow)
+    assert not any([await runner.run(never, {}) for _ in range(QUICK_RUNS + 5)])
 
 
 async def test_a_function_with_a_timeout_of_its_own_always_has_a_thread() -> None:
-    runner, limited = Runner(), procedure(where, timeout=5.0)
-    assert not any([await runner.run(limited, {}, 5) for _ in range(QUICK_RUNS * 2)])
+    runner, limited = Runner(5), procedure(where, timeout=5.0)
+    assert not any([await runner.run(limited, {}) for _ in range(QUICK_RUNS * 2)])
 
 
 async def test_a_blocking_function_does_not_stall_the_loop() -> None:
     release = threading.Event()
-    runner = Runner()
-    running = [asyncio.create_task(runner.run(procedure(release.wait), {"timeout": 10}, 20)) for _ in range(20)]
+    runner = Runner(20)
+    running = [asyncio.create_task(runner.run(procedure(release.wait), {"timeout": 10})) for _ in range(20)]
     for _ in range(100):
         await asyncio.sleep(0)
     assert not any(task.done() for task in running)
@@ -144,9 +144,9 @@ async def test_a_blocking_function_does_not_stall_the_loop() -> None:
 
 
 async def test_one_function_being_quick_says_nothing_of_another() -> None:
-    runner = Runner()
+    runner = Runner(5)
     await prove(runner, procedure(where))
-    assert not await runner.run(procedure(partial(where)), {}, 5)
+    assert not await runner.run(procedure(partial(where)), {})
 
 
 async def test_a_timeout_is_told_from_the_functions_own() -> None:
@@ -158,28 +158,28 @@ async def test_a_timeout_is_told_from_the_functions_own() -> None:
 
     for function in (own, own_async):
         with pytest.raises(TimeoutError, match="mine"):
-            await Runner().run(procedure(function), {}, 5)
+            await Runner(5).run(procedure(function), {})
     with raises(TimedOut):
-        await Runner().run(procedure(asyncio.Event().wait), {}, 0.01)
+        await Runner(0.01).run(procedure(asyncio.Event().wait), {})
 
 
 async def test_threads_are_used_again_and_end_when_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stateroom.session.runner.IDLE_SECONDS", 0.05)
-    runner = Runner()
-    used = {await runner.run(procedure(threading.current_thread, timeout=5.0), {}, 5) for _ in range(10)}
+    runner = Runner(5)
+    used = {await runner.run(procedure(threading.current_thread, timeout=5.0), {}) for _ in range(10)}
     assert len(used) == 1
     (thread,) = used
     assert thread.daemon
     await asyncio.to_thread(thread.join, 10)
     assert not thread.is_alive()
-    assert (await runner.run(procedure(threading.current_thread, timeout=5.0), {}, 5)) is not thread
+    assert (await runner.run(procedure(threading.current_thread, timeout=5.0), {})) is not thread
 
 
 async def test_what_a_function_returned_is_let_go() -> None:
     class Big:
         pass
 
-    made = await Runner().run(procedure(Big), {}, 5)
+    made = await Runner(5).run(procedure(Big), {})
     gone = weakref.ref(made)
     del made
     for _ in range(100):
@@ -193,7 +193,7 @@ async def test_what_a_function_returned_is_let_go() -> None:
 async def test_context_variables_are_seen_by_threads() -> None:
     name: ContextVar[str] = ContextVar("name")
     name.set("mine")
-    assert await Runner().run(procedure(name.get), {}, 5) == "mine"
+    assert await Runner(5).run(procedure(name.get), {}) == "mine"
 
 
 async def test_a_coroutine_that_will_not_be_cancelled_is_left_behind() -> None:
@@ -208,7 +208,7 @@ async def test_a_coroutine_that_will_not_be_cancelled_is_left_behind() -> None:
         return "at last"
 
     with pytest.raises(TimedOut):
-        await Runner().run(procedure(swallow), {}, 0.01)
+        await Runner(0.01).run(procedure(swallow), {})
     stubborn.set()
     await asyncio.sleep(0)
 
@@ -222,7 +222,7 @@ async def test_cancelling_the_caller_cancels_the_function() -> None:
         finally:
             cancelled.set()
 
-    running = asyncio.create_task(Runner().run(procedure(endless), {}, 5))
+    running = asyncio.create_task(Runner(5).run(procedure(endless), {}))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     running.cancel()
@@ -233,17 +233,17 @@ async def test_cancelling_the_caller_cancels_the_function() -> None:
 
 async def test_a_function_waits_for_a_thread_while_all_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stateroom.session.runner.MAX_THREADS", 1)
-    runner, started, release = Runner(), threading.Event(), threading.Event()
+    runner, started, release = Runner(PATIENCE), threading.Event(), threading.Event()
 
     def block() -> None:
         started.set()
         release.wait(PATIENCE)
 
-    blocking = asyncio.create_task(runner.run(procedure(block), {}, PATIENCE))
+    blocking = asyncio.create_task(runner.run(procedure(block), {}))
     assert await asyncio.to_thread(started.wait, PATIENCE)
-    waiting = asyncio.create_task(runner.run(procedure(lambda: "done"), {}, PATIENCE))
+    waiting = asyncio.create_task(runner.run(procedure(lambda: "done"), {}))
     with pytest.raises(Busy):  # it was not run
-        await runner.run(procedure(release.set), {}, 0.01)
+        await runner.run(procedure(release.set, timeout=0.01), {})
     release.set()
     assert await waiting == "done"
     await blocking

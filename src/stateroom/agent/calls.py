@@ -16,7 +16,7 @@ from stateroom.agent.agent import ASK_USER, AgentLog, Outcome, Tools, Workspace
 from stateroom.environment import Injectable, Tool, make_tool, tool
 from stateroom.errors import DefinitionError, InvalidArguments, ToolError
 from stateroom.model import Item, function_call_output
-from stateroom.session import MAX_READS, Result
+from stateroom.session import MAX_READS, Result, result_of_failure, unknown_tool
 from stateroom.state import State, to_json
 
 UNTRIED = ("unknown_tool", "invalid_arguments")
@@ -186,13 +186,12 @@ class ToolsOnState:
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Result:
         tool = self._tools.get(name)
         if tool is None:
-            known = ", ".join(sorted(self._tools)) or "none"
-            return Result(False, None, f"there is no tool named {name!r}; there are: {known}", "unknown_tool")
+            return result_of_failure(unknown_tool(name, self._tools))
         try:
             output = tool.procedure.function(self._state, **tool.bind(dict(arguments)))
             return Result(True, to_jsonable_python(await output if inspect.isawaitable(output) else output))
         except InvalidArguments as error:
-            return Result(False, None, str(error), "invalid_arguments", error.fields)
+            return result_of_failure(error)
         except ToolError as error:
             return Result(False, None, str(error) or f"{name} failed", "tool_error")
 

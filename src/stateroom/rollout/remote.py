@@ -31,7 +31,7 @@ from stateroom.rollout.client import (
 )
 from stateroom.rollout.rows import SESSION, Row, given_row
 from stateroom.rollout.tasks import RemoteEnvironment
-from stateroom.session import AgentInMemory, Code, Lifecycle, Result, Verdict
+from stateroom.session import AgentInMemory, Code, Lifecycle, Result, Verdict, result_of_failure, unknown_tool
 
 logger = logging.getLogger(__name__)
 
@@ -124,8 +124,7 @@ class RemoteSession:
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
         if name not in self._tools:  # the model may not reach a server's other endpoints
-            known = ", ".join(sorted(self._tools)) or "none"
-            return Result(False, None, f"there is no tool named {name!r}; there are: {known}", "unknown_tool")
+            return result_of_failure(unknown_tool(name, self._tools))
         headers = {} if call_id is None else {"Idempotency-Key": call_id}
         repeatable = self.is_stateroom and call_id is not None
         reply = await self._connection.post(f"/{name}", arguments, headers, repeatable=repeatable)

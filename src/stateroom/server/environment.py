@@ -58,7 +58,16 @@ from stateroom.server.wire import (
     name_and_row,
     seed_and_start,
 )
-from stateroom.session import History, Progress, Session, Sessions, checked_name, new_session_id, read_entry
+from stateroom.session import (
+    History,
+    Progress,
+    Session,
+    Sessions,
+    checked_name,
+    new_session_id,
+    read_entry,
+    unknown_tool,
+)
 from stateroom.state import deep_equal, to_json
 
 T = TypeVar("T")
@@ -258,9 +267,9 @@ class ServedEnvironment:
         self.token_of(request)
         if request.scope["method"] == "POST":
             self.metrics.tool(self.name, name).count("unknown_tool", perf_counter() - start)
-        known = ", ".join(sorted(self.environment.tools)) or "none"
         shown = name if len(name) <= MAX_NAME_CHARACTERS else f"{name[:MAX_NAME_CHARACTERS]}…"
-        return error_response(404, "unknown_tool", f"there is no tool named {shown!r}; there are: {known}")
+        problem = unknown_tool(shown, self.environment.tools)
+        return error_response(404, problem.code, str(problem))
 
     # Seeding.
 

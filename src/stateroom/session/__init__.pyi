@@ -107,6 +107,8 @@ from .resource import (
 from .result import (
     Code as Code,
     Result as Result,
+    result_of_failure as result_of_failure,
+    unknown_tool as unknown_tool,
 )
 from .runtime import (
     WEEK as WEEK,

@@ -86,9 +86,7 @@ class SessionCache:
         self.shared = SharedStates(runtime)
         self.worlds = Worlds(runtime)
         environment, limits = runtime.environment, runtime.limits
-        self.resources = ResourceManager(
-            environment.resources, runtime.store, runtime.runner, limits.timeout, limits.max_state
-        )
+        self.resources = ResourceManager(environment.resources, runtime.store, runtime.runner, limits.max_state)
         external = any(tool.effect == "external" for tool in environment.tools.values())
         self.reaches_outside = self.resources.restarts or external
         """Whether a call may have effects that no store knows of."""

@@ -104,7 +104,7 @@ class Call(msgspec.Struct, gc=False):
         )
         if tool.procedure.resources:
             return session.resources().run(tool, arguments, call)
-        return run_tool(session.runtime.runner, tool, arguments, call, session.runtime.limits.timeout)
+        return run_tool(session.runtime.runner, tool, arguments, call)
 
     async def commit_shared(self, ran: ToolRun, views: Mapping[str, View]) -> None:
         """Commit what the tool did, to the session and to the shared states that it changed, if any."""

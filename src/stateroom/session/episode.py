@@ -197,7 +197,6 @@ class Rehearsal:
 
     environment: SessionEnvironment
     runner: Runner
-    timeout: float
     session: str
     task: Callable[[], Any]
     seeded: Callable[[], Awaitable[StateAt]]
@@ -238,7 +237,7 @@ class Rehearsal:
             raise _Refused(f"it asks for {', '.join(sorted(elsewhere))}, which is not part of the session's state")
         progress = standing.progress
         call = CallContext(standing.state, progress, self.session, 0, self.task, None, None, NOTHING)
-        ran = await run_tool(self.runner, operation, operation.bind(given), call, self.timeout)
+        ran = await run_tool(self.runner, operation, operation.bind(given), call)
         return StateAt(ran.state, progress.after(ran.advanced))
 
     def _meant(self, action: Action) -> tuple[SessionTool, dict[str, Any]]:
@@ -360,7 +359,6 @@ async def run_verifier(
     procedure: Procedure,
     call: CallContext,
     episode: Episode,
-    timeout: float,
     load_path: Callable[[], Awaitable[Path]],
     lend: Callable[[Procedure, CallContext], Awaitable[CallContext]] | None = None,
 ) -> Verdict:
@@ -374,7 +372,7 @@ async def run_verifier(
     lent = call if lend is None else await lend(procedure, call)
     found = None
     try:
-        found = await runner.run(procedure, _judges_by(procedure, lent, episode), timeout)
+        found = await runner.run(procedure, _judges_by(procedure, lent, episode))
     except TimedOut as error:
         raise TimedOut(f"verify did not finish within {error}") from None
     except (Exception, PathNotLoaded):
@@ -382,7 +380,7 @@ async def run_verifier(
             raise
     if episode.path_is_missed:
         runner.look_back.add(procedure.function)
-        return await run_verifier(runner, procedure, call, episode, timeout, load_path, lend)
+        return await run_verifier(runner, procedure, call, episode, load_path, lend)
     with contained:  # a number may be of a class of the author's
         verdict = Verdict(float(found)) if isinstance(found, int | float) else found
         if isinstance(verdict, Verdict) and isinstance(verdict.reward, int | float) and isfinite(verdict.reward):

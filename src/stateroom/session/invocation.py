@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
@@ -27,7 +26,7 @@ from stateroom.session.parameters import Ask, SessionInfo
 from stateroom.session.progress import Clock, Progress
 from stateroom.session.resource import Used
 from stateroom.session.result import Code, Failed
-from stateroom.session.runner import QUICK_SECONDS, Runner
+from stateroom.session.runner import Runner
 from stateroom.state import (
     ENDED,
     Change,
@@ -135,9 +134,7 @@ def plain_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) ->
     return plain
 
 
-async def run_tool(
-    runner: Runner, tool: SessionTool, arguments: dict[str, Any], call: CallContext, timeout: float
-) -> ToolRun:
+async def run_tool(runner: Runner, tool: SessionTool, arguments: dict[str, Any], call: CallContext) -> ToolRun:
     """Run a tool, with arguments that are bound; raises `Failed`, and then nothing has changed."""
     reads = tool.effect == "read"
     read_only = f"{tool.name} is declared as a read, so it cannot change state" if reads else None
@@ -153,20 +150,11 @@ async def run_tool(
     try:
         try:
             try:
-                function = tool.procedure.function
-                pace = runner.paces.get(function)
-                if pace is None or not pace.on_loop:
-                    returned = await runner.run(tool.procedure, arguments, timeout)
-                else:  # as `Pace.run` does, with one call fewer
-                    start = perf_counter()
-                    try:
-                        returned = function(**arguments)
-                    except BaseException as error:
-                        pace.raised(error)
-                        raise
-                    finally:
-                        if perf_counter() - start > QUICK_SECONDS:
-                            pace.took(start)
+                pace = runner.paces.get(tool.procedure.function)
+                if pace is not None and pace.on_loop:
+                    returned = pace.run(tool.procedure.function, arguments)
+                else:
+                    returned = await runner.run(tool.procedure, arguments)
             finally:  # first of all: a thread that goes on by itself changes nothing any more
                 context.closed = shared_context.closed = ENDED
             output = to_jsonable_python(returned)

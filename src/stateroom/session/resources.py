@@ -67,13 +67,10 @@ class ResourceManager:
     `most` is how many bytes of one may be saved.
     """
 
-    def __init__(
-        self, resources: Mapping[str, Resource[Any]], store: Store, runner: Runner, timeout: float, most: float = inf
-    ) -> None:
+    def __init__(self, resources: Mapping[str, Resource[Any]], store: Store, runner: Runner, most: float = inf) -> None:
         self.resources = resources
         self.store = store
         self.runner = runner
-        self.timeout = timeout
         self.most = most
         self._stateless: dict[str, Any] = {}
         self._lock = asyncio.Lock()
@@ -181,9 +178,9 @@ class ResourceManager:
 
     async def _run(self, name: str, done: str, hook: Callable[..., Any], *given: Any) -> Any:
         # With a timeout of its own, a plain function is never run on the loop.
-        procedure = Procedure(partial(hook, *given), frozenset(), self.timeout)
+        procedure = Procedure(partial(hook, *given), frozenset(), self.runner.timeout)
         try:
-            return await self.runner.run(procedure, {}, self.timeout)
+            return await self.runner.run(procedure, {})
         except (ToolError, TooLarge, Busy):
             raise
         except TimedOut as error:
@@ -234,7 +231,7 @@ class SessionResources:
             raise _failure(tool, error) from error
         _trust(held.values(), False)
         try:
-            ran = await run_tool(self._manager.runner, tool, arguments, call, self._manager.timeout)
+            ran = await run_tool(self._manager.runner, tool, arguments, call)
         except Busy:  # it was not run
             _trust(held.values(), True)
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -84,6 +84,6 @@ def result_of_entry(entry: LogEntry | None) -> Result:
     return Result(True, entry.output)
 
 
-def unknown_tool(name: str, tools: Mapping[str, Any]) -> Failed:
+def unknown_tool(name: str, tools: Iterable[str]) -> Failed:
     """Why a call of a tool that does not exist failed."""
     return Failed(f"there is no tool named {name!r}; there are: {', '.join(sorted(tools)) or 'none'}", "unknown_tool")

@@ -51,9 +51,10 @@ IDLE_SECONDS = 5.0
 
 
 class Runner:
-    """Runs procedures, and learns which of them are quick."""
+    """Runs procedures, each within a timeout of its own or this one, and learns which of them are quick."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
         self.look_back: set[Callable[..., Any]] = set()
         """The verifiers that are known to look back at an episode's path."""
         self.paces: dict[Callable[..., Any], Pace] = {}
@@ -62,10 +63,10 @@ class Runner:
         if _garbage not in gc.callbacks:
             gc.callbacks.append(_garbage)
 
-    async def run(self, procedure: Procedure, arguments: dict[str, Any], default_timeout: float) -> Any:
+    async def run(self, procedure: Procedure, arguments: dict[str, Any]) -> Any:
         """Call the function; raises `TimedOut`, or what the function raises, as an `Exception`."""
         function = procedure.function
-        timeout = procedure.timeout or default_timeout
+        timeout = procedure.timeout or self.timeout
         with contained:
             if procedure.is_async:
                 return await _within(timeout, asyncio.ensure_future(_awaited(function(**arguments))))
@@ -109,26 +110,18 @@ class Pace:
         try:
             return function(**arguments)
         except BaseException as error:
-            self.raised(error)
+            if self.on_loop and not isinstance(error, StateroomError | PathNotLoaded | Asked):
+                self.on_loop, self.needed = False, inf  # it may need a loop of its own, say
             raise
         finally:
-            self.took(start)
-
-    def raised(self, error: BaseException) -> None:
-        """What it was not meant to raise on the loop sends it to a thread: it may need a loop of its own, say."""
-        if self.on_loop and not isinstance(error, StateroomError | PathNotLoaded | Asked):
-            self.on_loop, self.needed = False, inf
-
-    def took(self, start: float) -> None:
-        """The function began at `start`, and has ended now."""
-        seconds = perf_counter() - start
-        if seconds > QUICK_SECONDS:
-            self.quick_runs = 0
-            if seconds > SLOW_SECONDS and self.on_loop and _garbage.collected < start:
-                self.on_loop, self.needed = False, self.needed * QUICK_RUNS_FACTOR
-        elif not self.on_loop:
-            self.quick_runs += 1
-            self.on_loop = self.quick_runs >= self.needed
+            seconds = perf_counter() - start
+            if seconds > QUICK_SECONDS:
+                self.quick_runs = 0
+                if seconds > SLOW_SECONDS and self.on_loop and _garbage.collected < start:
+                    self.on_loop, self.needed = False, self.needed * QUICK_RUNS_FACTOR
+            elif not self.on_loop:
+                self.quick_runs += 1
+                self.on_loop = self.quick_runs >= self.needed
 
 
 async def _within(timeout: float, work: asyncio.Future[Any]) -> Any:

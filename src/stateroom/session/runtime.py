@@ -71,7 +71,7 @@ class Runtime:
         self.now = limits.now
         self.shared_limits = replace(limits, ttl=0, max_log=sys.maxsize)
         """Of states that sessions share, which are kept for a time of their own."""
-        self.runner = Runner()
+        self.runner = Runner(limits.timeout)
         self.reader = Reader(store, environment.state_type or State)
 
     def task_of(self, seeded: Entry, verdict: Mapping[str, Any] | None = None) -> Any:
@@ -92,7 +92,7 @@ class Runtime:
     async def run(self, hook: str, procedure: Procedure, arguments: dict[str, Any]) -> Any:
         """Run a function of the environment; `hook` names it if it takes too long."""
         try:
-            return await self.runner.run(procedure, arguments, self.limits.timeout)
+            return await self.runner.run(procedure, arguments)
         except TimedOut as error:
             raise TimedOut(f"{self.environment.name}.{hook} did not finish within {error}") from None
 

@@ -72,7 +72,7 @@ class StatelessSession(Session[None]):
         if tool.procedure.resources:
             ran = await SessionResources(self._open.cache.resources).run(tool, arguments, call)
         else:
-            ran = await run_tool(runtime.runner, tool, arguments, call, runtime.limits.timeout)
+            ran = await run_tool(runtime.runner, tool, arguments, call)
         if call_id is None and tool.effect != "read":
             self._progress = self._progress.after(ran.advanced)
         return Result(True, ran.output)
@@ -81,9 +81,7 @@ class StatelessSession(Session[None]):
         runtime, procedure = self._open.runtime, self._open.environment.verify_function
         episode = Episode(deepcopy(self.task), await self.agent.response() if response is None else response)
         lend = SessionResources(self._open.cache.resources).lend_to_judge
-        return await run_verifier(
-            runtime.runner, procedure, self._context(), episode, runtime.limits.timeout, no_path, lend
-        )
+        return await run_verifier(runtime.runner, procedure, self._context(), episode, no_path, lend)
 
     async def log(self, **wanted: Any) -> AsyncIterator[LogEntry]:
         """Nothing: there is no log."""

@@ -109,7 +109,7 @@ class Verification:
         lend = self.session.resources().lend_to_judge if procedure.resources else None
         shared = {name: view.state for name, view in views.items()}
         call = CallContext(cached.state, cached.progress, session, revision, task, None, shared=shared)
-        verdict = await run_verifier(runtime.runner, procedure, call, episode, runtime.limits.timeout, path, lend)
+        verdict = await run_verifier(runtime.runner, procedure, call, episode, path, lend)
         facts["verdict"] = vars(verdict)
         if views:
             facts["views"] = {name: [view.shared.cached.head.id, view.revision] for name, view in views.items()}
@@ -122,7 +122,6 @@ class Verification:
         return Rehearsal(
             runtime.environment,
             runtime.runner,
-            runtime.limits.timeout,
             cached.head.id,
             task,
             partial(cached.at, 1),
@@ -156,9 +155,8 @@ class Rescorer:
         self._environment = environment
         self._reader = Reader(store, environment.state_type)
         self._store = store
-        self._timeout = timeout
-        self._runner = Runner()
-        self._manager = ResourceManager(environment.resources, store, self._runner, timeout)
+        self._runner = Runner(timeout)
+        self._manager = ResourceManager(environment.resources, store, self._runner)
 
     async def stop(self) -> None:
         """Stop all resources that verifiers were given."""
@@ -200,16 +198,12 @@ class Rescorer:
 
         call = CallContext(standing.state, standing.progress, session, revision, task, None, None, shared)
         first_state = partial(self._first, session)
-        rehearsal = partial(
-            Rehearsal, environment, self._runner, self._timeout, session, task, first_state, self._reload_tampered
-        )
+        rehearsal = partial(Rehearsal, environment, self._runner, session, task, first_state, self._reload_tampered)
         episode = Episode(task(), response, rehearsal)
         path = partial(load_path, self._reader, session, revision, environment.tools, response)
         holding = SessionResources(self._manager)
         try:
-            verdict = await run_verifier(
-                self._runner, procedure, call, episode, self._timeout, path, holding.lend_to_judge
-            )
+            verdict = await run_verifier(self._runner, procedure, call, episode, path, holding.lend_to_judge)
         finally:
             if holding:
                 await holding.stop()
