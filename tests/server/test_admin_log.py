@@ -7,7 +7,7 @@ import pytest
 
 from stateroom import Environment, State, Verdict, tool
 from stateroom.errors import ToolError
-from stateroom.session import Retention, RetentionPolicy, history, transcript
+from stateroom.session import Retention, RetentionPolicy, history, log_reader
 
 
 class Notes(State):
@@ -108,7 +108,7 @@ async def test_kinds_and_texts_filter(served: Any, direction: str) -> None:
 
 
 async def test_a_search_reads_a_part_of_the_log_a_time(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transcript, "MAX_ENTRIES_SCANNED", 10)
+    monkeypatch.setattr(log_reader, "MAX_ENTRIES_SCANNED", 10)
     session = await noted(served, 30)
     assert await walk(served, session, "after", 0, "text=note+7&limit=2") == [[9], [], [], []]
     assert await walk(served, session, "before", 100, "text=note+7&limit=2") == [[], [], [9], []]
@@ -120,7 +120,7 @@ async def test_a_search_reads_a_part_of_the_log_a_time(served: Any, monkeypatch:
 
 @pytest.mark.parametrize("query", ["limit=1000", "limit=1000&text=note", "limit=1000&kinds=call"])
 async def test_a_page_holds_so_many_bytes_and_no_more(served: Any, monkeypatch: pytest.MonkeyPatch, query: str) -> None:
-    monkeypatch.setattr(transcript, "MAX_PAGE_BYTES", 3_000)
+    monkeypatch.setattr(log_reader, "MAX_PAGE_BYTES", 3_000)
     session = await noted(served, 30)
     await session.call("write", {"title": "a large note", "text": "x" * 10_000})
     whole = [each["revision"] for each in (await page(served, session, "limit=1000"))["entries"]]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from stateroom import Environment, SessionLimits, Sessions, State, tool
 from stateroom.errors import InvalidArguments, InvalidState, SessionClosed, SessionLeased, SessionSealed, TooLarge
-from stateroom.session import Edit, History, Retention, RetentionPolicy, Session, Transcript, entry_line
+from stateroom.session import Edit, History, LogReader, Retention, RetentionPolicy, Session, entry_line
 from stateroom.state import decode, encode, lines, readable
 from stateroom.store import Store
 from tests.messages import raises
@@ -160,7 +160,7 @@ async def test_an_edit_says_who_and_why(sessions: Sessions[Shop]) -> None:
     [_, entry] = [entry async for entry in session.log()]
     assert (entry.kind, entry.facts) == ("edit", {"by": "ada", "reason": "a test"})
     assert entry_line(entry) == "a test"
-    found = [(entry.kind, lines(changes)) async for entry, changes in Transcript(sessions.store, session.id).read()]
+    found = [(entry.kind, lines(changes)) async for entry, changes in LogReader(sessions.store, session.id).read()]
     assert found == [("seed", []), ("edit", ["total: 0 → 5"])]
     assert [str(each) for each in await session.diff(1)] == ["total: 0 → 5"]
     assert [each async for each in session.events()] == []

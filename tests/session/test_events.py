@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from stateroom import Environment, Event, Sessions, State, ToolError, applies, open_store, tool
 from stateroom.errors import DefinitionError, ReadOnlyState, SchemaChanged, UnknownRevision
-from stateroom.session import EventRecord, Retention, RetentionPolicy, Session, Transcript, entry_data, refold
+from stateroom.session import EventRecord, LogReader, Retention, RetentionPolicy, Session, entry_data, refold
 from stateroom.state import fold, to_json
 from stateroom.store import Store
 from tests.messages import raises, says
@@ -153,7 +153,7 @@ async def test_what_tools_emit_is_in_the_log(session: Session[Account], store: S
 
 async def test_the_log_as_json_has_the_events(session: Session[Account], store: Store) -> None:
     await session.call("deposit", {"amounts": [1]})
-    [_, data] = [entry_data(*step) async for step in Transcript(store, session.id).read()]
+    [_, data] = [entry_data(*step) async for step in LogReader(store, session.id).read()]
     assert dict(data)["events"] == [["deposited", 1, {"amount": 1, "at": "2024-01-02T12:00:00Z", "proof": "_w=="}]]
     assert [change["text"] for change in data["changes"]] == [
         "balance: 10 → 11",

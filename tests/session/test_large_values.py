@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from stateroom import Environment, SessionLimits, Sessions, State, Verdict, tool
 from stateroom.errors import BadData, TooLarge
-from stateroom.session import History, Transcript, write_body
+from stateroom.session import History, LogReader, write_body
 from stateroom.state import digest_of
 from stateroom.store import Store, open_store
 from tests.messages import raises
@@ -288,7 +288,7 @@ async def test_people_see_the_values(sessions: Sessions[Library], store: Store) 
     session = await sessions.seed({"texts": {"seeded": text}})
     await session.call("echo", {"text": text})
     await session.rewind(to=1)
-    shown = [(entry, changes) async for entry, changes in Transcript(store, session.id).read()]
+    shown = [(entry, changes) async for entry, changes in LogReader(store, session.id).read()]
     assert shown[0][0].input == {"texts": {"seeded": text}}
     assert (shown[1][0].input, shown[1][0].output) == ({"text": text}, text)
     assert [(change["place"][-1], change["after"]) for change in shown[1][1]] == [("echo", text)]

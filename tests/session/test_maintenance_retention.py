@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from stateroom import Sessions, open_store
 from stateroom.errors import SessionSealed, StoreUnavailable, UnknownRevision
-from stateroom.session import Cut, Retention, RetentionPolicy, Session, Transcript, Update
+from stateroom.session import Cut, LogReader, Retention, RetentionPolicy, Session, Update
 from stateroom.state import lines
 from stateroom.store import HeadFilter, Store
 from tests.environments import TallyEnvironment
@@ -285,18 +285,18 @@ async def test_the_transcript_of_a_pruned_session(store: Store) -> None:
     await go_on(fork, 1)
     (cut,) = (await prune(store, keep=10)).values()
     assert cut.below is not None
-    told = [(entry.revision, lines(changes)) async for entry, changes in Transcript(store, fork.id).read()]
+    told = [(entry.revision, lines(changes)) async for entry, changes in LogReader(store, fork.id).read()]
     assert [revision for revision, _ in told] == [1, *range(cut.below + 1, 33)]
     assert told[0][1] == []
     assert told[1][1] == [f'notes: "note {cut.below}" added at its end']
     assert told[-2][1] == [f'notes[{at}]: "note {at + 1}" → gone' for at in range(24, 29)]
     assert told[-1][1] == ['notes: "note 31" added at its end']
-    pages = Transcript(store, session.id, after=1)
+    pages = LogReader(store, session.id, after=1)
     assert [step async for step in pages.read(until=5)] == []
     assert pages.revision == 5  # so that the next page begins there
     rest = [(entry.revision, lines(changes)) async for entry, changes in pages.read()]
     assert rest == told[1:-1]
-    assert [entry.revision async for entry, _ in Transcript(store, session.id, after=28).read()] == [29, 30, 31]
+    assert [entry.revision async for entry, _ in LogReader(store, session.id, after=28).read()] == [29, 30, 31]
 
 
 async def test_the_transcript_of_a_pruned_fork(store: Store) -> None:
@@ -305,13 +305,13 @@ async def test_the_transcript_of_a_pruned_fork(store: Store) -> None:
     await go_on(fork, 30)
     below = (await prune(store, keep=10))[fork.id].below
     assert below is not None
-    told = [(entry.revision, lines(changes)) async for entry, changes in Transcript(store, fork.id).read()]
+    told = [(entry.revision, lines(changes)) async for entry, changes in LogReader(store, fork.id).read()]
     assert told[1:] == [
         (revision, [f'notes: "note {revision - 1}" added at its end'])
         for revision in (2, 3, 4, 5, 6, *range(below + 1, 36))
     ]
     await fork.rewind(to=below)
-    *_, (_, changes) = [step async for step in Transcript(store, fork.id).read()]
+    *_, (_, changes) = [step async for step in LogReader(store, fork.id).read()]
     assert changes[0]["text"] == f'notes[{below - 1}]: "note {below}" → gone'
 
 

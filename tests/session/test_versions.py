@@ -8,7 +8,7 @@ from pydantic import BaseModel, create_model, field_validator
 
 from stateroom import Environment, Episode, Sessions, State, Verdict, tool
 from stateroom.errors import InvalidState, SchemaChanged, UnknownRevision
-from stateroom.session import Migrator, Retention, RetentionPolicy, Session, Transcript, kept_types
+from stateroom.session import LogReader, Migrator, Retention, RetentionPolicy, Session, kept_types
 from stateroom.state import lines
 from stateroom.store import Store
 from tests.environments import Unjudged
@@ -52,7 +52,7 @@ async def test_the_log_says_when_it_was_migrated_and_keeps_what_was(old: Session
     assert [each for each in after.snapshots if each.revision <= 5] == before.snapshots
     assert [each.revision for each in after.snapshots if each.revision > 5] == [6]
     assert [entry.facts["schema"][0] async for entry in session.log() if "schema" in entry.facts] == [1, 3]
-    changes = {entry.revision: lines(found) async for entry, found in Transcript(store, old.id).read()}
+    changes = {entry.revision: lines(found) async for entry, found in LogReader(store, old.id).read()}
     assert changes[6] == [
         "prices: [1, 2, 3] → gone",
         'items: new, {"item 0": 1, "item 1": 2, "item 2": 3, "item 3": 4}',
@@ -329,7 +329,7 @@ async def test_a_fork_that_was_migrated_and_pruned_says_what_has_gone(
     for gone in (fork.state_at(3), fork.rewind(3), fork.fork(at=3)):
         with raises(UnknownRevision):
             await gone
-    assert [entry.revision async for entry, _ in Transcript(store, fork.id).read()][:3] == [1, 2, 3]
+    assert [entry.revision async for entry, _ in LogReader(store, fork.id).read()][:3] == [1, 2, 3]
 
 
 async def test_a_validator_that_breaks_on_migrated_data_is_an_invalid_state(old: Session[Any], store: Store) -> None:

@@ -32,7 +32,7 @@ from stateroom.rollout import (
     verdict_fields,
     with_changes,
 )
-from stateroom.session import History, LogEntry, Session, Sessions, Transcript, read_entry
+from stateroom.session import History, LogEntry, LogReader, Session, Sessions, read_entry
 from stateroom.state import lines
 from stateroom.store import Store, open_store, without_secrets
 
@@ -178,7 +178,7 @@ class Chat:
     def _enter(self, session: Session[Any], since: int) -> None:
         """Go on in a session, of which what was before a revision has been shown."""
         self.session = session
-        self._transcript = Transcript(self._threads.store, session.id, since)
+        self._reader = LogReader(self._threads.store, session.id, since)
         self._begin_turn()
         who = f"{self._plan.environment.name}, by {self._plan.model.name}"
         say(f"session {session.id} of {who}; /help lists the commands", "dim")
@@ -220,7 +220,7 @@ class Chat:
 
     async def _show(self, _: Sequence[Item] = ()) -> None:
         """Print what is new in the log: what was said, and what each call has changed."""
-        async for entry, changes in self._transcript.read():
+        async for entry, changes in self._reader.read():
             self._steps.append((entry, lines(changes)))
             if entry.kind == "message":
                 self._items += entry.facts["items"]
@@ -249,7 +249,7 @@ class Chat:
             case "state":
                 print_state((await History(self._threads.store).document(self.session.id)).state)
             case "log":
-                print_log([step async for step in Transcript(self._threads.store, self.session.id).read()])
+                print_log([step async for step in LogReader(self._threads.store, self.session.id).read()])
             case "verify":
                 verdict = await (await self.session.fork()).verify()
                 for speaker, line in verdict_lines(verdict_fields(verdict)):

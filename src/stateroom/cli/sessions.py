@@ -40,10 +40,10 @@ from stateroom.session import (
     AgentStatus,
     History,
     LogEntry,
+    LogReader,
     Session,
     Sessions,
     SessionSummary,
-    Transcript,
     entry_data,
     entry_line,
 )
@@ -289,7 +289,7 @@ async def _travel(
 async def read_log(options: SessionOptions) -> list[tuple[LogEntry, list[ChangeData]]]:
     """The entries of a session, each with what it changed."""
     async with options.open() as store:
-        return [step async for step in Transcript(store, options.session).read()]
+        return [step async for step in LogReader(store, options.session).read()]
 
 
 def print_log(steps: list[tuple[LogEntry, list[ChangeData]]]) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from io import BufferedReader
-from itertools import pairwise
 from pathlib import Path
 from random import randrange
 from threading import Lock
@@ -21,31 +20,12 @@ from typing import Any, NamedTuple, Self
 from uuid import uuid4
 from weakref import finalize
 
-import msgspec
-from msgspec import Raw
-
-from stateroom.errors import BadData, BadTask, NotFound
-from stateroom.jsonl import BOM, open_regular, parse_object, read_lines
+from stateroom.errors import BadTask, NotFound
+from stateroom.jsonl import BOM, open_regular, read_lines
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.lazy import LazySequence
-from stateroom.rollout.metrics import ALWAYS
-from stateroom.rollout.rows import (
-    CHOSEN,
-    COST,
-    EDITED,
-    INDICES,
-    MAX_NUMBER,
-    NODE,
-    REVERIFIED,
-    SESSION,
-    TIMES,
-    Key,
-    Row,
-    complete_row,
-    key_of,
-    parse_row,
-    rescored_fields,
-)
+from stateroom.rollout.rows import Key, Row, key_of, parse_row
+from stateroom.rollout.scalars import scalars_of
 
 INDEXED = ("rollouts", "failures", "tool_failures", "inputs")
 """The files of a run that are indexed, in this order."""
@@ -396,7 +376,7 @@ def _compare_rows(database: sqlite3.Connection, name: str, file: BufferedReader,
         _, line, offset, length, *scalars, _, identity = row
         file.seek(offset)
         try:
-            is_same = (*scalars,) == _scalars(file.read(length), line) and identity == _id(name, line)
+            is_same = (*scalars,) == scalars_of(file.read(length), line) and identity == _id(name, line)
         except (OverflowError, BadTask):
             is_same = False
         if not is_same:
@@ -445,7 +425,7 @@ def _read(file: BufferedReader, name: str, start: Position) -> tuple[list[tuple[
         count += 1
         try:
             if line and not line.isspace():
-                rows.append((name, count, offset, len(line), *_scalars(line, count), first + count))
+                rows.append((name, count, offset, len(line), *scalars_of(line, count), first + count))
         except BadTask:
             unread, first_unread = unread + 1, first_unread or count
         offset += len(line) + 1
@@ -453,121 +433,8 @@ def _read(file: BufferedReader, name: str, start: Position) -> tuple[list[tuple[
         return rows, Position(offset, count, unread, first_unread)
     try:
         if rest and not rest.isspace():  # the last row may lack only its line end
-            rows.append((name, count + 1, offset, len(rest), *_scalars(rest, count + 1), first + count + 1))
+            rows.append((name, count + 1, offset, len(rest), *scalars_of(rest, count + 1), first + count + 1))
         offset, rest = offset + len(rest), b""
     except BadTask:
         pass
     return rows, Position(offset, count, unread, first_unread, len(rest), size=0)
-
-
-class _Item(msgspec.Struct):
-    type: str | None = None
-    role: str | None = None
-
-    @property
-    def answers(self) -> bool:
-        """Whether it answers the model: the result of a call, or a message of the user."""
-        return self.type == "function_call_output" or (self.type == "message" and self.role != "assistant")
-
-
-class _Response(msgspec.Struct):
-    model: str | None = None
-    output: list[_Item] | None = None
-
-    @property
-    def turns(self) -> int:
-        """Times that the model spoke."""
-        answers = [True, *(item.answers for item in self.output or ())]
-        return sum(before and not now for before, now in pairwise(answers))
-
-
-_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-_response = msgspec.json.Decoder(_Response).decode
-_value = msgspec.json.Decoder().decode
-_pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(dict[str, float | dict[str, float]]).decode
-
-NUMERIC = frozenset(b"-0123456789tf")
-NAMED = {
-    *(*INDICES, SESSION, TIMES, CHOSEN, NODE, REVERIFIED, EDITED),
-    *("_ng_failure_class", "_ng_failure_terminal", "reward_components", "tool"),
-}
-
-
-def _scalars(line: bytes, number: int) -> tuple[Any, ...]:
-    """What the index keeps of a row; `BadTask` if it is none."""
-    row, response = _parse(line.removeprefix(BOM), number)
-    complete_row(row, number)
-    times, failure = row.get(TIMES), row.get("_ng_failure_class")
-    failed = "_ng_failure_class" in row
-    return (
-        *key_of(row),
-        None if failed else _float(row.get("reward")),
-        _text(str(failure)) if failed else None,
-        _text(row.get(SESSION)),
-        _float(row.get("tool_calls")),
-        response.turns,
-        _float(row.get("total_tokens")),
-        _float(times.get("wall")) if isinstance(times, dict) else None,
-        _float(row.get(COST)),
-        bool(row.get(CHOSEN, True)),
-        _text(row.get(NODE)),
-        _text(row.get("tool")),
-        _text(response.model),
-        row.get("_ng_failure_terminal", True) is not False,
-        REVERIFIED in row,
-        _float(row[REVERIFIED].get("reward")) if REVERIFIED in row else None,
-        row.get(EDITED) is True,
-        _pack(_numbers(row)),
-    )
-
-
-def _parse(line: bytes, number: int) -> tuple[Row, _Response]:
-    """The fields of a row that are indexed, and its response.
-
-    Conversations are skipped, which is many times as fast as parsing them.
-    """
-    try:
-        fields = _fields(line)
-        found = fields.pop("response", None)
-        row = {name: _value(raw) for name, raw in fields.items() if name in NAMED or memoryview(raw)[0] in NUMERIC}
-        return row, _Response() if found is None else _response(found)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # it may be NaN, or a response of another shape
-        pass
-    try:
-        row = parse_object(line)
-    except ValueError as error:
-        raise BadTask(f"line {number}: {error}") from None
-    response = _Response()
-    with suppress(msgspec.ValidationError):
-        response = msgspec.convert(row.get("response"), _Response)
-    return row, response
-
-
-def _numbers(row: Row) -> dict[str, Any]:
-    """The numbers in a row that can be metrics; of a rescored one, those of its verdict and of the runner."""
-    names = {*rescored_fields(row), *ALWAYS} if REVERIFIED in row else row.keys()
-    found = _floats({name: value for name, value in row.items() if name in names and name[:1] != "_"})
-    parts = row.get("reward_components")
-    return {**found, "reward_components": _floats(parts)} if isinstance(parts, dict) else found
-
-
-def _floats(fields: Row) -> dict[str, float]:
-    return {_text(name) or "": number for name, value in fields.items() if (number := _float(value)) is not None}
-
-
-def _float(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and abs(value) <= MAX_NUMBER else None
-
-
-def unpack(numbers: bytes) -> dict[str, Any]:
-    """The numbers of a row, from the index."""
-    try:
-        return _unpack(numbers)
-    except msgspec.MsgspecError:
-        raise BadData("the index of the run is damaged: remove X_index.db") from None
-
-
-def _text(value: Any) -> str | None:
-    """A text that can be stored: half of a surrogate pair cannot."""
-    return value.encode(errors="replace").decode() if isinstance(value, str) else None

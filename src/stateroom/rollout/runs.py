@@ -23,7 +23,7 @@ from stateroom.rollout.index import RunIndex
 from stateroom.rollout.metrics import SOLVED, agent_metrics, key_metrics
 from stateroom.rollout.rows import CHOSEN, COST, NODE, SESSION, TIMES, Key, Row, check_episode, check_given, key_of
 from stateroom.rollout.search import Search
-from stateroom.session import LogEntry, RecordedCall, Transcript, recorded_calls
+from stateroom.session import LogEntry, LogReader, RecordedCall, recorded_calls
 from stateroom.state import lines
 from stateroom.store import Store
 
@@ -57,7 +57,7 @@ class StoredEpisode:
         """
         if store is None or self.session is None:
             return [(item, []) for item in self.items]
-        steps = [(entry, lines(changes)) async for entry, changes in Transcript(store, self.session).read()]
+        steps = [(entry, lines(changes)) async for entry, changes in LogReader(store, self.session).read()]
         items = self.items
         if not self.row.get("response"):
             items = [item for each in await transcript(store, self.session) for item in each.items]

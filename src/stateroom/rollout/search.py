@@ -10,10 +10,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from stateroom.rollout.index import RunIndex, unpack
+from stateroom.rollout.index import RunIndex
 from stateroom.rollout.lazy import LazySequence
 from stateroom.rollout.metrics import ALWAYS
 from stateroom.rollout.rows import INDICES, SESSION, Row
+from stateroom.rollout.scalars import unpack
 
 COLUMNS = (
     *("file", "line", "task", "rollout", "reward", "failure", "session", "tool_calls", "turns", "tokens", "seconds"),

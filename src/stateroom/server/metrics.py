@@ -28,7 +28,7 @@ from prometheus_client.registry import Collector
 from stateroom.agent import TurnStatus
 from stateroom.errors import Conflict, SessionError
 from stateroom.session import Code
-from stateroom.store import OPERATIONS, Commit, Store, Work, WrappedStore
+from stateroom.store import OPERATIONS, Store, Work, WrappedStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -314,15 +314,6 @@ class MeasuredStore(WrappedStore):
     def __init__(self, store: Store, metrics: Metrics) -> None:
         super().__init__(store)
         self._meters = {operation: metrics.store(operation) for operation in OPERATIONS}
-
-    async def append(self, commit: Commit) -> None:  # every call does this: one frame for it
-        start = perf_counter()
-        try:
-            await self.store.append(commit)
-        except BaseException as error:
-            self._meters["append"].count(_outcome(error), perf_counter() - start)
-            raise
-        self._meters["append"].count("ok", perf_counter() - start)
 
     async def around(
         self, operation: str, session: str | None, work: Callable[P, Work[T]], /, *args: P.args, **kwargs: P.kwargs

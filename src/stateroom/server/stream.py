@@ -18,7 +18,7 @@ from stateroom.errors import InvalidArguments, StateroomError, StoreUnavailable,
 from stateroom.server import api
 from stateroom.server.http import response_to, wrong_field
 from stateroom.server.services import Services
-from stateroom.session import EntryData, SessionSummary, Transcript, entry_data, read_page
+from stateroom.session import EntryData, LogReader, SessionSummary, entry_data, read_page
 from stateroom.state import to_json
 from stateroom.store import Head
 
@@ -96,7 +96,7 @@ class NewEntries:
 
     def __init__(self, services: Services, session: str, revision: int) -> None:
         self._services = services
-        self._transcript = Transcript(services.store, session, revision)
+        self._reader = LogReader(services.store, session, revision)
         self._lock = asyncio.Lock()
         self._due = 0.0
         self._head: Head | None = None
@@ -109,8 +109,8 @@ class NewEntries:
         """Read what is new; gives the head."""
         async with self._lock:
             if self._head is None or monotonic() >= self._due:
-                head = await self._services.store.head(self._transcript.session)
-                async for entry, changes in self._transcript.read(head.revision):
+                head = await self._services.store.head(self._reader.session)
+                async for entry, changes in self._reader.read(head.revision):
                     self._keep(entry.revision, entry_json(head.id, entry_data(entry, changes)))
                     await asyncio.sleep(0)
                 self._head, self._due = head, monotonic() + POLL_SECONDS

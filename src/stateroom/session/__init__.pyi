@@ -56,6 +56,19 @@ from .log import (
     write_body as write_body,
     write_document as write_document,
 )
+from .log_reader import (
+    EntryData as EntryData,
+    ForkPoint as ForkPoint,
+    LogPage as LogPage,
+    LogReader as LogReader,
+    SessionSummary as SessionSummary,
+    cut as cut,
+    entry_data as entry_data,
+    entry_line as entry_line,
+    item_lines as item_lines,
+    read_page as read_page,
+    written_arguments as written_arguments,
+)
 from .maintenance.check import check_session as check_session
 from .maintenance.copy import (
     Copied as Copied,
@@ -131,18 +144,5 @@ from .sync import (
     BackgroundLoop as BackgroundLoop,
     Blocking as Blocking,
     LogEntries as LogEntries,
-)
-from .transcript import (
-    EntryData as EntryData,
-    ForkPoint as ForkPoint,
-    LogPage as LogPage,
-    SessionSummary as SessionSummary,
-    Transcript as Transcript,
-    cut as cut,
-    entry_data as entry_data,
-    entry_line as entry_line,
-    item_lines as item_lines,
-    read_page as read_page,
-    written_arguments as written_arguments,
 )
 from .verification import Rescorer as Rescorer

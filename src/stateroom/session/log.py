@@ -334,12 +334,7 @@ def progress_after(
     """
     before = progress
     if kind == "call":
-        # As `Progress.after` does, with one call fewer: every write comes here.
-        offset = before.offset + facts.get("advance", 0.0)
-        progress = Progress(
-            before.seed, before.began, before.steps + 1, offset, before.pending, before.resources, before.agent,
-            before.made, before.edited,
-        )  # fmt: skip
+        progress = before.after(facts.get("advance", 0.0))
     elif kind == "edit":
         return replace(before, edited=True)
     elif kind == "rewind":

@@ -15,10 +15,10 @@ from typing import Any, Self, TypeVar
 from stateroom.session.agent import SessionAgent
 from stateroom.session.lease import Lease
 from stateroom.session.log import LogEntry
+from stateroom.session.log_reader import entry_line
 from stateroom.session.session import Session
 from stateroom.session.sessions import Sessions
 from stateroom.session.stateless import StatelessSession
-from stateroom.session.transcript import entry_line
 
 T = TypeVar("T")
 

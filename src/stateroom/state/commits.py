@@ -330,17 +330,7 @@ def _freeze_model(draft: DraftModel) -> Any:
             frozen = _freeze_over(fields[name], old[name])
             if frozen is not old[name]:
                 changed = {**changed, name: frozen}
-    if not changed:
-        return base
-    if len(old) > len(shape.fields):
-        return shape.changed(base, changed)
-    made = object.__new__(shape.model)  # as `shape.changed` does, with two fewer calls: every write comes here
-    put = object.__setattr__
-    put(made, "__dict__", {**old, **changed})
-    put(made, "__pydantic_fields_set__", base.__pydantic_fields_set__)
-    put(made, "__pydantic_extra__", None)
-    put(made, "__pydantic_private__", None)
-    return made
+    return shape.changed(base, changed) if changed else base
 
 
 def _freeze_list(draft: DraftList) -> list[Any]:

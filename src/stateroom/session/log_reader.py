@@ -118,7 +118,7 @@ UNSEARCHED = frozenset({"revision", "kind", "at", "call_id", "title", "line", "c
 """Fields of an entry that a search does not look into; what it changed is searched by itself."""
 
 
-class Transcript:
+class LogReader:
     """A session's log, read onwards from a revision, with what each entry changed."""
 
     def __init__(self, store: Store, session: str, after: int = 0) -> None:
@@ -218,7 +218,7 @@ async def read_page(
     cut = False
     pruned: list[tuple[int, int]] = []
     seen = first
-    async with aclosing(Transcript(store, session, first).read(last)) as entries:
+    async with aclosing(LogReader(store, session, first).read(last)) as entries:
         async for entry, changes in entries:
             if entry.revision > seen + 1:
                 pruned.append((seen + 1, entry.revision - 1))
