@@ -131,10 +131,9 @@ class Head(SessionInfo, frozen=True, gc=False):
 
     def continues(self, earlier: Head) -> bool:
         """Whether this is the head of the same session, at the same revision or a later one."""
-        return (
-            (self.id, self.created, self.parent, self.parent_revision)
-            == (earlier.id, earlier.created, earlier.parent, earlier.parent_revision)
-        ) and self.revision >= earlier.revision
+        fixed = ("id", "environment", "owner", "created", "parent", "parent_revision")
+        same = all(getattr(self, name) == getattr(earlier, name) for name in fixed)
+        return same and self.revision >= earlier.revision
 
     def after(self, commit: Commit) -> Head:
         """The head after a commit."""

@@ -117,11 +117,11 @@ class TransferPromises(Suite):
     async def test_a_record_of_another_session_is_refused(self, store: Store) -> None:
         record = await make.long_session(store)
         before = await everything(store, "room")
-        other = replace(record.head, created=NOW + 1, revision=9, owner="another")
         entries = [*record.entries, make.entry(9, "theirs")]
-        await check_refused(
-            OutdatedRecord, store.put(Record(other, entries, [Snapshot(9, b"wrong")], make.blobs(b"theirs")))
-        )
+        for different in ({"created": NOW + 1}, {"owner": "another"}, {"environment": "another"}):
+            other = replace(record.head, revision=9, **different)
+            theirs = Record(other, entries, [Snapshot(9, b"wrong")], make.blobs(b"theirs"))
+            await check_refused(OutdatedRecord, store.put(theirs))
         assert await everything(store, "room") == before
         assert await store.find_call("room", "theirs") is None
 
