@@ -143,7 +143,7 @@ async def run_tool(runner: Runner, tool: SessionTool, arguments: dict[str, Any],
     else:
         context = DraftContext(read_only, call.pool)
     draft = None if call.state is None else draft_of(call.state, context)
-    shared_context = DraftContext(read_only)
+    shared_context = DraftContext(read_only) if call.shared else context
     drafts = {name: draft_of(state, shared_context) for name, state in call.shared.items()} if call.shared else {}
     clock = call.fill(tool.procedure, arguments, draft, drafts)
     change, shared = NO_CHANGE, NOTHING
