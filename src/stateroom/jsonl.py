@@ -46,14 +46,14 @@ def numbered_lines(file: Iterable[bytes]) -> Iterator[tuple[int, bytes, int]]:
 def parse_object(line: bytes) -> dict[str, Any]:
     """The JSON object in a line; `ValueError` says what is wrong with it."""
     try:
-        found = _parse(line)
+        value = _parse(line)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 text: {error}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not a JSON object: {error} (is the line cut short?)") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"not a JSON object, but {type(found).__name__}")
-    return found
+    if not isinstance(value, dict):
+        raise ValueError(f"not a JSON object, but {type(value).__name__}")
+    return value
 
 
 def _parse(line: bytes) -> Any:

@@ -39,8 +39,8 @@ async def arun(options: RunOptions) -> RunResult:
 async def _run(plan: Run) -> RunResult:
     from stateroom.rollout import ProgressBar, run_with_progress  # noqa: PLC0415 - imports rich
 
-    if told := missing_prompts(plan.environment, plan.tasks):
-        warnings.warn(told, stacklevel=2)
+    if problem := missing_prompts(plan.environment, plan.tasks):
+        warnings.warn(problem, stacklevel=2)
     return RunResult(plan, await run_with_progress(plan, ProgressBar(plan.environment.name)))
 
 

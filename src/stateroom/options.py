@@ -97,8 +97,8 @@ class OptionField:
 
     def bound(self, kind: type[Ge] | type[Le]) -> Any:
         """The least or the greatest value."""
-        found = next((each for each in self.info.metadata if isinstance(each, kind)), None)
-        return found and (found.ge if isinstance(found, Ge) else found.le)
+        limit = next((each for each in self.info.metadata if isinstance(each, kind)), None)
+        return limit and (limit.ge if isinstance(limit, Ge) else limit.le)
 
 
 def flag_of(name: str) -> str:
@@ -161,8 +161,8 @@ def takes(kind: Callable[P, K]) -> Callable[[Callable[[K], R]], Callable[P, R]]:
             for each in sorted(fields.values(), key=lambda each: not each.is_positional)
         ]
         call.__signature__ = signature(function).replace(parameters=parameters)  # type: ignore[attr-defined]
-        told = (f"    {each.name}: {each.description}" for each in fields.values())
-        call.__doc__ = "\n".join([f"{function.__doc__}\n\n    Options:", *told])
+        lines = (f"    {each.name}: {each.description}" for each in fields.values())
+        call.__doc__ = "\n".join([f"{function.__doc__}\n\n    Options:", *lines])
         return call
 
     return decorate

@@ -174,8 +174,8 @@ class _TokenModel(Model):
         generated = await self._generate()
         truncated = len(self.mask) >= self._agent_loop.response_length
         items = await self._items(generated, tools, truncated=truncated)
-        said = completion_message(items)
-        self._messages = [*self._messages, {**said, "content": said["content"] or ""}]
+        message = completion_message(items)
+        self._messages = [*self._messages, {**message, "content": message["content"] or ""}]
         self._seen = len(request.items) + len(items)
         return Answer(items, Usage(read, len(generated)), truncated)
 
@@ -298,8 +298,8 @@ def _parser_tool(type: str, function: Item) -> OpenAIFunctionToolSchema:
     parameters = function.get("parameters") or {}
     types = {name: {"type": _type_of(schema)} for name, schema in parameters.get("properties", {}).items()}
     known = {"type": "object", "properties": types, "required": parameters.get("required", [])}
-    told = {"name": function["name"], "description": function.get("description") or "", "parameters": known}
-    return OpenAIFunctionToolSchema(type=type, function=told)
+    definition = {"name": function["name"], "description": function.get("description") or "", "parameters": known}
+    return OpenAIFunctionToolSchema(type=type, function=definition)
 
 
 def _type_of(schema: Mapping[str, Any]) -> Any:

@@ -190,8 +190,8 @@ class Summarise:
         return old
 
     async def _summary(self, window: Window, old: Sequence[Unit], room: float) -> str:
-        said = "\n\n".join(line for unit in old for line in _lines(window.items[unit.start : unit.stop]))
-        items = [{"type": "message", "role": "system", "content": self.prompt}, *input_items(said)]
+        conversation = "\n\n".join(line for unit in old for line in _lines(window.items[unit.start : unit.stop]))
+        items = [{"type": "message", "role": "system", "content": self.prompt}, *input_items(conversation)]
         settings = {} if room == inf else {"max_output_tokens": room}
         answer = await answer_of(self.model, Request(items, settings=settings))
         text = message_text(answer.items).strip()

@@ -164,8 +164,8 @@ def newest_question(units: Sequence[Unit]) -> Unit | None:
 
 def droppable(units: Sequence[Unit]) -> list[Unit]:
     """The units that may be dropped, except the newest of all, which the model has not answered yet."""
-    said = [unit for unit in units if unit.said]
-    return [unit for unit in said[:-1] if unit.loose]
+    spoken = [unit for unit in units if unit.said]
+    return [unit for unit in spoken[:-1] if unit.loose]
 
 
 def without(window: Window, units: Iterable[Unit]) -> Window:
@@ -178,11 +178,11 @@ def without(window: Window, units: Iterable[Unit]) -> Window:
 
 
 def _unit(window: Window, kinds: Sequence[str], start: int, stop: int) -> Unit:
-    said = [place for place in range(start, stop) if kinds[place] not in INSTRUCTIONS]
-    pinned = any(window.pinned[place] for place in said)
-    asks = any(kinds[place] == "user" for place in said)
-    size = Size(0, 0) if pinned else Size(sum(window.tokens[place] for place in said), len(said))
-    return Unit(start, stop, bool(said), pinned, asks, size)
+    places = [place for place in range(start, stop) if kinds[place] not in INSTRUCTIONS]
+    pinned = any(window.pinned[place] for place in places)
+    asks = any(kinds[place] == "user" for place in places)
+    size = Size(0, 0) if pinned else Size(sum(window.tokens[place] for place in places), len(places))
+    return Unit(start, stop, bool(places), pinned, asks, size)
 
 
 def _ends(items: Sequence[Item], kinds: Sequence[str]) -> list[int]:

@@ -77,14 +77,14 @@ ENVIRONMENTS = "Names of `environments`, registered names, module:Class or path.
 def fields_of(kind: type[Any], *left_out: type[Any]) -> dict[str, Any]:
     """The options of a class as fields of a section, without those of other classes."""
     aside = {name for each in left_out for name in option_fields(each)}
-    found = {}
+    fields = {}
     for name, each in option_fields(kind).items():
         if each.option.stored and name not in aside:
             bounds = {"ge": each.bound(Ge), "le": each.bound(Le)}
             default = each.default
             kind = each.kind if default is not None else each.kind | None
-            found[name] = (kind, Field(default, description=each.description, **bounds))
-    return found
+            fields[name] = (kind, Field(default, description=each.description, **bounds))
+    return fields
 
 
 @cache
@@ -150,9 +150,9 @@ class Configuration:
         try:
             return cls(config_type().model_validate(document.plain()), document)
         except ValidationError as error:
-            found = error.errors(include_url=False, include_context=False, include_input=False)
-            told = (_problem(document, each["loc"], each["type"], each["msg"]) for each in found)
-            raise BadConfig("\n".join(told)) from None
+            problems = error.errors(include_url=False, include_context=False, include_input=False)
+            lines = (_problem(document, each["loc"], each["type"], each["msg"]) for each in problems)
+            raise BadConfig("\n".join(lines)) from None
 
     def run_named(self, name: str | None) -> str:
         """The name of a run of the file; None is the only one."""
@@ -235,7 +235,7 @@ def run_options(configuration: Configuration, name: str, given: OptionSources[Ru
     settings = {**model.pop("settings", {}), **section.pop("settings", {}), **given.typed.get("settings", {})}
     chosen = {"model": model.pop("model"), "settings": settings, "store": configuration.store(known.get("store"))}
     folder = _folder(known.get("output"), name) if len(names) > 1 else None
-    found = {}
+    options = {}
     for each in names:
         entry = configuration.environment(each)
         own: dict[str, Any] = {
@@ -244,8 +244,8 @@ def run_options(configuration: Configuration, name: str, given: OptionSources[Ru
         }
         if folder is not None:
             own["output"] = folder / f"{NOT_IN_NAMES.sub('_', each)}.jsonl"
-        found[each] = given.options({"input": entry.input, **section, **model}, **chosen, **own)
-    return found
+        options[each] = given.options({"input": entry.input, **section, **model}, **chosen, **own)
+    return options
 
 
 def serve_options(

@@ -124,8 +124,8 @@ def _show_command(*words: str) -> None:
 
 def _program() -> list[str]:
     """How a shell finds this program: by its name if that is on the PATH, and else as the user has called it."""
-    called, found = Path(sys.argv[0]), which("stateroom")
-    if found is not None and Path(found).resolve() == called.resolve():
+    called, installed = Path(sys.argv[0]), which("stateroom")
+    if installed is not None and Path(installed).resolve() == called.resolve():
         return ["stateroom"]
     return [str(called)] if called.name == "stateroom" else [sys.executable, "-m", "stateroom.cli"]
 

@@ -282,8 +282,8 @@ async def _travel(
     async with options.threads() as threads:
         session = await threads.sessions.open(options.session)
         made, revision = await travel(session, steps), session.revision
-    told = f"{counted(made, 'step', 'steps')} {done}; the session is at revision {revision}"
-    return Output(lambda: {"steps": made, "revision": revision}, lambda: console.print(told))
+    summary = f"{counted(made, 'step', 'steps')} {done}; the session is at revision {revision}"
+    return Output(lambda: {"steps": made, "revision": revision}, lambda: console.print(summary))
 
 
 async def read_log(options: SessionOptions) -> list[tuple[LogEntry, list[ChangeData]]]:

@@ -43,10 +43,10 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 def duration(text: str) -> float:
     """The seconds in a text such as 30d."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
+    if match is None:
         raise typer.BadParameter("write a number with s, m, h, d or w behind it, such as 12h or 30d")
-    return float(found[1]) * UNITS[found[2]]
+    return float(match[1]) * UNITS[match[2]]
 
 
 @app.command()
@@ -64,9 +64,9 @@ async def check(options: StoreOptions) -> Output:
     sessions = 0
     problems: list[tuple[str | None, str]] = []
     async with options.open() as store, shown_progress("checking sessions") as step:
-        async for head, found in each_session(store, lambda head: check_session(store, head)):
+        async for head, faults in each_session(store, lambda head: check_session(store, head)):
             sessions += 1
-            problems += [(head.id, what) for what in found]
+            problems += [(head.id, what) for what in faults]
             step()
         problems += [(None, what) for what in await store.maintenance.orphans()]
 
@@ -145,8 +145,8 @@ async def sweep(options: StoreOptions) -> Output:
     """
     async with options.open() as store, shown_progress("sweeping"):
         removed = await store.sweep(time.time())
-    told = f"{counted(removed, 'expired session', 'expired sessions')} removed"
-    return Output(lambda: {"removed": removed}, lambda: console.print(told))
+    summary = f"{counted(removed, 'expired session', 'expired sessions')} removed"
+    return Output(lambda: {"removed": removed}, lambda: console.print(summary))
 
 
 @app.command()
@@ -378,8 +378,8 @@ def migrate(
         if failed:
             console.print()
             print_table(("session!", "cannot be migrated because"), failed, most=MAX_ROWS)
-        told = f"{counted(outcomes['migrated'], 'session', 'sessions')} of {len(sessions):,}"
-        console.print(f"{told} would be migrated; nothing was changed" if dry_run else f"{told} migrated")
+        summary = f"{counted(outcomes['migrated'], 'session', 'sessions')} of {len(sessions):,}"
+        console.print(f"{summary} would be migrated; nothing was changed" if dry_run else f"{summary} migrated")
 
     return Output(data, show, 1 if failed else 0)
 

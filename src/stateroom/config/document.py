@@ -123,14 +123,14 @@ def read_yaml(path: Path, size: SizeLimit, variables: Mapping[str, str] | None =
 
 def overrides_of(texts: Sequence[str], variables: Mapping[str, str] = os.environ) -> Node:
     """What `KEY.KEY=VALUE` on a command line says; a value is YAML, as in a file."""
-    found = Node({}, Origin(COMMAND_LINE))
+    root = Node({}, Origin(COMMAND_LINE))
     for text in texts:
         path, _, value = text.partition("=")
         node = _Parser(COMMAND_LINE, variables, SizeLimit(), has_lines=False).parse(value)
         for name in reversed(path.split(".")):
             node = Node({name: node}, Origin(COMMAND_LINE))
-        found = merged(found, node)
-    return found
+        root = merged(root, node)
+    return root
 
 
 def _read(path: Path, variables: Mapping[str, str], within: tuple[Path, ...], size: SizeLimit) -> Node:
@@ -170,8 +170,8 @@ class _Parser:
             where = f"{self._name}:{text.count(chr(10), 0, error.position) + 1}" if self._has_lines else self._name
             raise BadConfig(f"{where}: not YAML: U+{error.character:04X} is not allowed") from None
         try:
-            found = self._loader.get_single_node()
-            return Node(None, Origin(self._name)) if found is None else self._node(found)
+            root = self._loader.get_single_node()
+            return Node(None, Origin(self._name)) if root is None else self._node(root)
         except yaml.MarkedYAMLError as error:
             where = self._place(error.problem_mark) if error.problem_mark else self._name
             raise BadConfig(f"{where}: not YAML: {error.problem or error}") from None

@@ -123,9 +123,9 @@ class _Import:
     def _servers(self, kind: str) -> Iterator[tuple[str, tuple[str, Mapped]]]:
         """The servers of a kind by name, each with its implementation and the configuration of that."""
         for name, value in self._document.items():
-            found = value.get(kind) if isinstance(value, dict) else None
-            if isinstance(found, dict) and found:
-                implementation, options = next(iter(found.items()))
+            kinds = value.get(kind) if isinstance(value, dict) else None
+            if isinstance(kinds, dict) and kinds:
+                implementation, options = next(iter(kinds.items()))
                 yield name, (str(implementation), options or {})
 
     def _environment(self, name: str, implementation: str, options: Mapped) -> Mapped:
@@ -205,13 +205,13 @@ class _Import:
         if not isinstance(value, str):
             return value
         for _ in range(MAX_REFERENCES):
-            found = _REFERENCE.search(value)  # the innermost first
-            if found is None:
+            reference = _REFERENCE.search(value)  # the innermost first
+            if reference is None:
                 return value.replace(OPEN, "${").replace(CLOSE, "}")
-            made = self._reference(found[1])
-            if found[0] == value and not isinstance(made, str):
+            made = self._reference(reference[1])
+            if reference[0] == value and not isinstance(made, str):
                 return self._text(made)
-            value = value.replace(found[0], str(made))
+            value = value.replace(reference[0], str(made))
         raise BadConfig(f"{value:.100}: a reference leads to itself")
 
     def _reference(self, name: str) -> Any:
@@ -219,11 +219,11 @@ class _Import:
         if kind == "oc.env":
             return f"{OPEN}env:{rest}{CLOSE}"
         name, _, default = rest.partition(",") if kind == "oc.select" else (name, "", "")
-        found: Any = self._document
+        target: Any = self._document
         for step in name.split("."):
-            found = found.get(step) if isinstance(found, dict) else None
-        if found is not None or default:
-            return default if found is None else found
+            target = target.get(step) if isinstance(target, dict) else None
+        if target is not None or default:
+            return default if target is None else target
         variable = re.sub(r"\W", "_", name).upper()
         self._notes.append(f"{name}: the files do not have it; set the environment variable {variable}")
         return f"{OPEN}env:{variable}{CLOSE}"

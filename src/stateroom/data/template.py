@@ -140,9 +140,9 @@ def _readable(name: str) -> Iterator[None]:
 
 def _filled(name: str, part: Callable[[Row], Any], seen: Row) -> Any:
     try:
-        found = part(seen)
-        if isinstance(found, Undefined):
-            str(found)  # which raises
+        value = part(seen)
+        if isinstance(value, Undefined):
+            str(value)  # which raises
     except Exception as error:  # an expression may raise anything
         raise BadTask(f"{name}: {error or type(error).__name__}") from error
-    return found
+    return value

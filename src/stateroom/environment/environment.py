@@ -119,7 +119,7 @@ class Environment(Generic[S, T]):
     @classmethod
     def _marked(cls) -> dict[str, Any]:
         """The methods that are tools, by name."""
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for base in reversed(cls.__mro__):
             for name, member in vars(base).items():
                 marked = member.__func__ if isinstance(member, staticmethod | classmethod) else member
@@ -127,13 +127,13 @@ class Environment(Generic[S, T]):
                     if (hasattr(Environment, name) or name == "name") and name not in RESERVED:
                         why = f"the name {name!r} clashes with `Environment.{name}`; rename the tool"
                         raise misfit(f"{cls.__name__}.{name}", marked, why)
-                    found[name] = member
-                elif name in found and member is None:
-                    del found[name]
-                elif name in found:
+                    members[name] = member
+                elif name in members and member is None:
+                    del members[name]
+                elif name in members:
                     why = "it overrides a tool; mark it with @tool too, or set it to None to remove the tool"
                     raise misfit(f"{cls.__name__}.{name}", member, why)
-        return found
+        return members
 
     @classmethod
     def _read_type_arguments(cls) -> None:
@@ -168,7 +168,7 @@ class Environment(Generic[S, T]):
     @classmethod
     def _find_shared(cls, scope: dict[str, Any]) -> dict[str, type[State]]:
         """The types of the shared states, as the tools and the verifier annotate them."""
-        found: dict[str, type[State]] = {}
+        types: dict[str, type[State]] = {}
         hooks = {name: inspect.getattr_static(cls, name) for name in ("verify", "reply", "instructions")}
         for name, method in {**cls._marked(), **hooks}.items():
             if not inspect.isfunction(method) or method is getattr(Environment, name, None):
@@ -179,8 +179,8 @@ class Environment(Generic[S, T]):
                 if not (isinstance(given, type) and issubclass(given, State)):
                     why = f"`{shared}` needs a State as its type, such as `{shared}: Profile`; annotate it"
                     raise misfit(where, method, why)
-                if found.setdefault(shared, given) is not given:
-                    other = found[shared].__name__
+                if types.setdefault(shared, given) is not given:
+                    other = types[shared].__name__
                     why = f"`{shared}` is {given.__name__} here, and {other} elsewhere; use one type"
                     raise misfit(where, method, why)
                 shape_of(given)
@@ -188,7 +188,7 @@ class Environment(Generic[S, T]):
                 if given.__appliers__:
                     why = f"`{shared}` cannot change by events; only the session's state can"
                     raise misfit(where, method, why)
-        return found
+        return types
 
     @classmethod
     def _check_resources(cls) -> None:
@@ -408,8 +408,8 @@ class Environment(Generic[S, T]):
         given = self.arguments_of(row)
         made = self.made_with or {}
         if any(name not in made or made[name] != given[name] for name in given):
-            told = f"{ENV_ARGS}: this instance of {self.name} has other arguments"
-            raise BadTask(f"{told}; use `stateroom run` in one process, or give them as `env_args`")
+            problem = f"{ENV_ARGS}: this instance of {self.name} has other arguments"
+            raise BadTask(f"{problem}; use `stateroom run` in one process, or give them as `env_args`")
 
     @classmethod
     def arguments_of(cls, row: Any) -> Mapping[str, Any]:

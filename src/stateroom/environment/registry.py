@@ -35,9 +35,9 @@ def registered() -> dict[str, str]:
 
 def find_environment(reference: str) -> type[Environment[Any, Any]]:
     """The class of a `name`, `module:Class` or `path.py:Class`. Raises `NotFound` or `InvalidEnvironment`."""
-    found: Any
+    environment: Any
     if ":" in reference:
-        found = load_class(reference)
+        environment = load_class(reference)
     else:
         known = registered()
         if reference not in known:
@@ -45,10 +45,10 @@ def find_environment(reference: str) -> type[Environment[Any, Any]]:
                 f"no environment is named {reference!r}; there are: {', '.join(known) or 'none'}. "
                 "Name your own as module:Class or path.py:Class"
             )
-        found = load_class(known[reference])
-    if not (isinstance(found, type) and issubclass(found, Environment)) or found is Environment:
+        environment = load_class(known[reference])
+    if not (isinstance(environment, type) and issubclass(environment, Environment)) or environment is Environment:
         raise InvalidEnvironment(f"{reference} is not an Environment class")
-    return found
+    return environment
 
 
 def load_class(reference: str) -> Any:
@@ -177,8 +177,8 @@ def variant_of(environment: Environment[Any, Any], row: Mapping[str, Any]) -> En
 
 def accepted_arguments(environment: str | type[Environment[Any, Any]], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Those arguments that the constructor of an environment takes."""
-    found = find_environment(environment) if isinstance(environment, str) else environment
-    named, takes_any = _parameters(found)
+    kind = find_environment(environment) if isinstance(environment, str) else environment
+    named, takes_any = _parameters(kind)
     return {name: value for name, value in arguments.items() if takes_any or name in named}
 
 
@@ -236,7 +236,7 @@ def _value(environment: type[Environment[Any, Any]], name: str, value: Any, kind
                 raise
             return adapter.validate_python(_json_or_text(value))
     except ValidationError as error:
-        why = "; ".join(found["msg"] for found in error.errors(include_url=False, include_context=False))
+        why = "; ".join(problem["msg"] for problem in error.errors(include_url=False, include_context=False))
         raise DefinitionError(f"the argument {name!r} of {environment.__name__} is wrong: {why}") from None
 
 

@@ -38,8 +38,8 @@ def validated(task_type: type[T], row: Any) -> T:
             return task_type.model_validate(row)
     except ValidationError as error:
         complaints = (
-            f"{'.'.join(map(str, found['loc'])) or 'the row'}: {found['msg']}"
-            for found in error.errors(include_url=False, include_context=False)
+            f"{'.'.join(map(str, problem['loc'])) or 'the row'}: {problem['msg']}"
+            for problem in error.errors(include_url=False, include_context=False)
         )
         raise BadTask("; ".join(complaints)) from None
 

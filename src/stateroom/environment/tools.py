@@ -145,7 +145,7 @@ class Tool:
 
     def _without_nulls(self, arguments: Mapping[str, Any], error: ValidationError) -> dict[str, Any]:
         """Validate again without the nulls that were refused: inside a parameter too, null means the default."""
-        nulls = [found["loc"] for found in error.errors(include_url=False) if found["input"] is None]
+        nulls = [problem["loc"] for problem in error.errors(include_url=False) if problem["input"] is None]
         if nulls:
             pruned = deepcopy(dict(arguments))
             for place in nulls:
@@ -202,8 +202,8 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
     for parameter in parameters:
         _check_parameter(where, method, parameter, needs, hints)
         if _is_state(hints.get(parameter.name), injectable.state_type) and parameter.name not in needs:
-            told = f"`{parameter.name}: {type_name(hints[parameter.name])}` has the type of the session's state"
-            raise misfit(where, method, f"{told}, which is injected as `state`; rename it to `state`")
+            problem = f"`{parameter.name}: {type_name(hints[parameter.name])}` has the type of the session's state"
+            raise misfit(where, method, f"{problem}, which is injected as `state`; rename it to `state`")
     for missing in () if injectable.state_type is not None else sorted({"state", "session", "ask", *SHARED} & needs):
         raise misfit(where, method, f"`{missing}` needs an environment with a state; write Environment[YourState]")
     wanted = {parameter.name: hints[parameter.name] for parameter in parameters if parameter.name not in needs}
@@ -278,8 +278,8 @@ def clash(where: str, method: Any, name: str, hint: Any, advice: str) -> Definit
     """The error for a parameter with the name of an injected one, but another type."""
     alias = f'`Annotated[{type_name(hint)}, Field(alias="{name}")]` shows it to the model as `{name}`'
     renaming = f"rename it ({alias})" if hasattr(method, "__stateroom_tool__") else "rename it"
-    told = f"`{name}: {type_name(hint)}` clashes with the injected parameter `{name}` ({INJECTED[name]})"
-    return misfit(where, method, f"{told}; {renaming}, or {advice}")
+    problem = f"`{name}: {type_name(hint)}` clashes with the injected parameter `{name}` ({INJECTED[name]})"
+    return misfit(where, method, f"{problem}; {renaming}, or {advice}")
 
 
 def _is_injected_as(name: str, hint: Any) -> bool:
@@ -322,12 +322,12 @@ def misfit(where: str, method: Any, message: str) -> DefinitionError:
 def _complaints(error: ValidationError) -> dict[str, str]:
     """The errors by the place of the argument."""
     complaints = {}
-    for found in error.errors(include_url=False, include_context=False):
-        place = ".".join(str(step) for step in found["loc"])
-        if found["type"] == "extra_forbidden":
+    for problem in error.errors(include_url=False, include_context=False):
+        place = ".".join(str(step) for step in problem["loc"])
+        if problem["type"] == "extra_forbidden":
             complaints[place] = f"there is no parameter {place!r}"
-        elif found["type"] == "missing":
+        elif problem["type"] == "missing":
             complaints[place] = f"the parameter {place!r} is missing"
         else:
-            complaints[place] = f"{place}: {found['msg']}"
+            complaints[place] = f"{place}: {problem['msg']}"
     return complaints

@@ -53,8 +53,8 @@ def messages_of(items: Iterable[Item]) -> list[Message]:
         if kind == "message" and isinstance(role, str):
             messages.append({"role": role, "content": _chat_content(item.get("content"))})
         elif kind == "function_call_output":
-            said = _chat_content(item.get("output"))
-            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": said})
+            content = _chat_content(item.get("output"))
+            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
         else:
             raise ModelFailed(f"item {place} of the conversation, a {kind!r}, has no form in Chat Completions")
     return [*messages, turn.message()] if turn else messages
@@ -146,10 +146,10 @@ class _AssistantTurn:
         """Whether an item begins another turn; never while calls wait for their results."""
         if self.calls or kind == "function_call":
             return False
-        said = bool(self.said or self.refusals)
+        has_spoken = bool(self.said or self.refusals)
         if kind == "reasoning":
-            return bool((said or self.thoughts) and _thought(item))
-        return said and any(_words(part) for part in _parts(item.get("content")))
+            return bool((has_spoken or self.thoughts) and _thought(item))
+        return has_spoken and any(_words(part) for part in _parts(item.get("content")))
 
     def add(self, kind: str, item: Item) -> None:
         if kind == "reasoning":

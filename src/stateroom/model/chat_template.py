@@ -90,8 +90,8 @@ class ChatTemplate:
         if not self._template:
             return False
         call = {"type": "function", "function": {"name": ANSWER, "arguments": {}}}
-        said = {"role": "assistant", "content": "", "tool_calls": [call]}
-        return ANSWER in self._text([*ASKED, said])
+        answer = {"role": "assistant", "content": "", "tool_calls": [call]}
+        return ANSWER in self._text([*ASKED, answer])
 
     def _text_after(self, messages: Sequence[Message]) -> str:
         """A conversation after an answer."""

@@ -121,8 +121,8 @@ def with_names(items: Iterable[Item]) -> list[Item]:
 
 def _told_by_name(item: Item) -> Item:
     start, content = f"{item['name']}: ", item.get("content") or ""
-    said = start + content if isinstance(content, str) else [{"type": "input_text", "text": start}, *content]
-    return {**{key: value for key, value in item.items() if key != "name"}, "content": said}
+    named = start + content if isinstance(content, str) else [{"type": "input_text", "text": start}, *content]
+    return {**{key: value for key, value in item.items() if key != "name"}, "content": named}
 
 
 def is_content(value: Any) -> bool:

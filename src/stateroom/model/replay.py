@@ -125,8 +125,8 @@ def _significant(items: Iterable[Item]) -> list[Item]:
 
 
 def _is_empty(item: Item) -> bool:
-    said = item.get("type", "message") == "message" and item.get("role") == "assistant"
-    return said and not text_of(item) and not _others(item.get("content"))
+    is_answer = item.get("type", "message") == "message" and item.get("role") == "assistant"
+    return is_answer and not text_of(item) and not _others(item.get("content"))
 
 
 def _digest(item: Item) -> bytes:

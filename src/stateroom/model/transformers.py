@@ -205,10 +205,10 @@ class _Sampler:
     def generated(self, ends: torch.Tensor) -> list[GeneratedTokens]:
         """What was sampled for each prompt, up to its end."""
         last = {*ends.tolist()}
-        found = []
+        answers = []
         rows = zip(torch.stack(self._tokens, 1).tolist(), torch.stack(self._log_probs, 1).tolist(), strict=True)
         for prompt, (tokens, log_probs) in zip(self._prompts, rows, strict=False):
             stop = next((place + 1 for place, token in enumerate(tokens) if token in last), len(tokens))
             stop = min(stop, prompt.room)
-            found.append(GeneratedTokens(tokens[:stop], log_probs[:stop]))
-        return found
+            answers.append(GeneratedTokens(tokens[:stop], log_probs[:stop]))
+        return answers

@@ -51,16 +51,16 @@ class ServerReply:
     def content(self) -> dict[str, Any]:
         """The body, if it is a JSON object; else an empty one."""
         try:
-            found = json.loads(self.text)
+            body = json.loads(self.text)
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return body if isinstance(body, dict) else {}
 
     @property
     def error(self) -> dict[str, Any]:
         """The error of a Stateroom server, with its `code` and `message`; else an empty object."""
-        found = self.content.get("error")
-        return found if isinstance(found, dict) and isinstance(found.get("code"), str) else {}
+        error = self.content.get("error")
+        return error if isinstance(error, dict) and isinstance(error.get("code"), str) else {}
 
     @property
     def is_transient(self) -> bool:
@@ -76,9 +76,9 @@ class ServerReply:
     def failure(self, what: str) -> ServerFailed | ServerUnavailable:
         """The error that ends the episode after this reply; `what` names the request."""
         error = self.error
-        told = f"{error['code']}: {error.get('message')}" if error else self.text.strip()[:MAX_CHARACTERS_QUOTED]
+        answer = f"{error['code']}: {error.get('message')}" if error else self.text.strip()[:MAX_CHARACTERS_QUOTED]
         kind = ServerUnavailable if self.is_transient else ServerFailed
-        return kind(f"{what} got {self.status} {told}".rstrip())
+        return kind(f"{what} got {self.status} {answer}".rstrip())
 
 
 class Verbatim(NamedTuple):

@@ -245,10 +245,10 @@ class TaskProfile:
 
     def row(self) -> Row:
         """The task, as it was given to its run."""
-        found = self.run.inputs.get((self.task, 0))
-        if found is None:
+        row = self.run.inputs.get((self.task, 0))
+        if row is None:
             raise NotFound(f"{self.run.files.inputs} does not have task {self.task}, so it cannot be written")
-        return task_fields(found)
+        return task_fields(row)
 
 
 def profile_runs(runs: Sequence[StoredRun]) -> list[TaskProfile]:
@@ -262,9 +262,9 @@ def profile_runs(runs: Sequence[StoredRun]) -> list[TaskProfile]:
         contents = {task: _digest(content) for task, content in contents_of(run, whole)}
         for (task, _), reward in sorted(rewards_of(run, set()).items()):
             new = TaskProfile(run, task)
-            found = tasks.setdefault(new.environment.encode() + contents[task], new)
-            found.rewards.append(reward)
-            found.solved += reward >= run.solved_threshold
+            profile = tasks.setdefault(new.environment.encode() + contents[task], new)
+            profile.rewards.append(reward)
+            profile.solved += reward >= run.solved_threshold
     if not tasks:
         raise BadTask(f"no episode of {', '.join(str(run.files.rollouts) for run in runs)} has a reward")
     return [*tasks.values()]

@@ -130,9 +130,9 @@ def time_fields(began: float, times: Times, before: Times) -> Row:
 
 def session_fields(session: EpisodeSession | None) -> Row:
     """The fields of a row that name its session and the session's parent, if they are known."""
-    found: Row = {}
+    fields: Row = {}
     if session is not None and session.id is not None:
-        found[SESSION] = session.id
+        fields[SESSION] = session.id
     if session is not None and session.parent is not None:
-        found[PARENT] = dict(zip(("session", "revision"), session.parent, strict=True))
-    return found
+        fields[PARENT] = dict(zip(("session", "revision"), session.parent, strict=True))
+    return fields

@@ -86,8 +86,8 @@ class WatchedSession(WrappedWorkspace):
         cause = None if result is None else result.cause
         if outcome.code in FAILED or cause is not None:
             error = (None if result is None else result.error) or f"{name}: {outcome.code}"
-            told = None if cause is None else cause.plain()
-            self._note({**self._place, "tool": name, "code": outcome.code or "", "error": error, "cause": told})
+            plain_cause = None if cause is None else cause.plain()
+            self._note({**self._place, "tool": name, "code": outcome.code or "", "error": error, "cause": plain_cause})
         return outcome
 
 
@@ -96,6 +96,6 @@ def cause_line(failure: Row) -> str:
     error: str = failure["error"]
     cause = failure.get("cause")
     if cause and cause["place"]:
-        told = error if cause["error"] in error else cause["error"]  # what a model reads does not say it all
-        error = f"{cause['place']}: {told}"
+        words = error if cause["error"] in error else cause["error"]  # what a model reads does not say it all
+        error = f"{cause['place']}: {words}"
     return error.partition("\n")[0]

@@ -163,24 +163,24 @@ class RunIndex:
 
     def warnings(self) -> list[str]:
         """What is wrong with the files: lines that are cut short, or are no rows."""
-        found = []
+        warnings = []
         for name in INDEXED:
             position, path = self._position(name), self._path(name)
             if position.unread:
                 lines = "1 line is no row" if position.unread == 1 else f"{position.unread:,} lines are no rows"
-                found.append(f"{path.name}: {lines} and left out; see line {position.first_unread}")
+                warnings.append(f"{path.name}: {lines} and left out; see line {position.first_unread}")
             if position.torn:
-                found.append(
+                warnings.append(
                     f"{path.name}: line {position.lines + 1} is cut short and left out: a process was killed while it "
                     "wrote, or still writes"
                 )
             if path.exists() and not path.is_file():
-                found.append(f"{path.name} is not a regular file and left out")
+                warnings.append(f"{path.name} is not a regular file and left out")
         [(count, line)] = self.select(NO_REWARD)
         if count:
             rows = "1 row has" if count == 1 else f"{count:,} rows have"
-            found.append(f"{self.files.rollouts.name}: {rows} no finite number as the reward; see line {line}")
-        return found
+            warnings.append(f"{self.files.rollouts.name}: {rows} no finite number as the reward; see line {line}")
+        return warnings
 
     def ensure_whole(self, *names: str) -> None:
         """Raise `NotFound` if a file cannot be read, and `BadTask` with its first line that is not a row."""
@@ -218,8 +218,8 @@ class RunIndex:
 
     def lines(self, file: str, where: str) -> set[int]:
         """The numbers of some lines of a file."""
-        found = self.stream(f"SELECT line FROM rows WHERE file = '{file}' AND {where}")
-        return {line for (line,) in found}
+        numbers = self.stream(f"SELECT line FROM rows WHERE file = '{file}' AND {where}")
+        return {line for (line,) in numbers}
 
     # Reading.
 
@@ -261,8 +261,8 @@ class RunIndex:
             return self._stored(name)
 
     def _stored(self, name: str) -> Position:
-        found = self._database.execute("SELECT * FROM files WHERE file = ?", (name,)).fetchone()
-        return Position() if found is None else Position(*found[1:])
+        row = self._database.execute("SELECT * FROM files WHERE file = ?", (name,)).fetchone()
+        return Position() if row is None else Position(*row[1:])
 
     def _path(self, name: str) -> Path:
         return getattr(self.files, name)  # type: ignore[no-any-return]
@@ -296,10 +296,10 @@ class InputRows(Mapping[Key, Row]):
         return self._index.stream(f"SELECT task, rollout FROM {INPUTS} ORDER BY task, rollout")
 
     def __getitem__(self, key: Key) -> Row:
-        found = self._index.select(f"SELECT line FROM {INPUTS} AND task = ? AND rollout = ?", key)
-        if not found:
+        lines = self._index.select(f"SELECT line FROM {INPUTS} AND task = ? AND rollout = ?", key)
+        if not lines:
             raise KeyError(key)
-        return self._index.row("inputs", found[0][0])
+        return self._index.row("inputs", lines[0][0])
 
 
 # The database.
@@ -359,8 +359,8 @@ def _check(database: sqlite3.Connection, files: RunFiles) -> None:
     if database.execute("SELECT count(*) FROM about").fetchone() != (1,):
         raise sqlite3.DatabaseError("not an index")
     for name in INDEXED:
-        found = database.execute("SELECT * FROM files WHERE file = ?", (name,)).fetchone()
-        known = Position() if found is None else Position(*found[1:])
+        row = database.execute("SELECT * FROM files WHERE file = ?", (name,)).fetchone()
+        known = Position() if row is None else Position(*row[1:])
         with suppress(OSError), open_regular(getattr(files, name)) as file:
             if known.offset and known.mark == _mark(file, known.offset):  # else it is indexed anew
                 _compare_rows(database, name, file, known.lines)

@@ -154,10 +154,10 @@ def aggregate_lazily(
     """
     figures = _figures(rows, given)
     repeats = _repeats_of(figures)
-    found = _overall(figures, repeats, solved_threshold)
+    overall = _overall(figures, repeats, solved_threshold)
     return {
-        "agent_metrics": found,
-        "key_metrics": key_metrics(found),
+        "agent_metrics": overall,
+        "key_metrics": key_metrics(overall),
         "group_level_metrics": LazyMap(partial(_task_metrics, figures), figures.by_task),
         "repeat_level_metrics": _repeat_metrics(figures, repeats),
     }
@@ -188,27 +188,27 @@ def key_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
 def _figures(rows: Iterable[Mapping[str, Any]], given: Container[str]) -> Figures:
     figures = Figures()
     for row in rows:
-        found = {name: value for name, value in numbers(row).items() if name not in given}
-        figures.add(row["_ng_task_index"], row.get("_ng_rollout_index", 0), found)
+        measured = {name: value for name, value in numbers(row).items() if name not in given}
+        figures.add(row["_ng_task_index"], row.get("_ng_rollout_index", 0), measured)
     return figures
 
 
 def _overall(figures: Figures, repeats: Sequence[Sequence[int]], solved_threshold: float) -> dict[str, float]:
-    found = _summaries(figures) | _pass_at(figures, solved_threshold)
+    metrics = _summaries(figures) | _pass_at(figures, solved_threshold)
     if len(figures):
-        found |= {**_across_repeats(figures, repeats), "num_repeats": len(repeats)}
-    return found
+        metrics |= {**_across_repeats(figures, repeats), "num_repeats": len(repeats)}
+    return metrics
 
 
 def _summaries(figures: Figures) -> dict[str, float]:
     """All metrics over all episodes, with their standard errors."""
     errors, episodes = _standard_errors(figures), array("I", figures.in_order())
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name in figures.names:  # one after another, since columns of a long run take much memory
-        found |= summarise(figures.column(name, episodes), name)
+        metrics |= summarise(figures.column(name, episodes), name)
         if name in errors:
-            found[f"stderr/{name}"] = errors[name]
-    return found
+            metrics[f"stderr/{name}"] = errors[name]
+    return metrics
 
 
 def _standard_errors(figures: Figures) -> dict[str, float]:
@@ -223,12 +223,12 @@ def _standard_errors(figures: Figures) -> dict[str, float]:
 
 def _task_metrics(figures: Figures, episodes: Sequence[int]) -> dict[str, Any]:
     columns = figures.columns(episodes)
-    found: dict[str, Any] = {"_ng_task_index": figures.tasks[episodes[0]]}
+    metrics: dict[str, Any] = {"_ng_task_index": figures.tasks[episodes[0]]}
     for name in sorted(columns):
-        found |= summarise(columns[name], name)
+        metrics |= summarise(columns[name], name)
     infos = LazyMap(partial(_info, figures), array("I", sorted(episodes, key=figures.rollouts.__getitem__)))
     counts = {"num_rollouts": len(infos), "expected_num_rollouts": len(infos), "missing_num_rollouts": 0}
-    return {**found, **counts, "reward_profile_completion_pct": 100.0, "rollout_infos": infos}
+    return {**metrics, **counts, "reward_profile_completion_pct": 100.0, "rollout_infos": infos}
 
 
 def _info(figures: Figures, episode: int) -> dict[str, Any]:
@@ -250,14 +250,14 @@ def _pass_at(figures: Figures, solved_threshold: float) -> dict[str, float]:
         solved.append(sum(reward >= solved_threshold for reward in rewards))
     most = max(numbers, default=0)
     ks = sorted({1 << power for power in range(most.bit_length()) if 1 << power <= most} | ({most} if most else set()))
-    found = {}
+    metrics = {}
     for k in ks:
         counts = zip(numbers, solved, strict=True)
         estimates = array("d", (pass_at_k(number, some, k) for number, some in counts if number >= k))
-        found[f"pass@{k}"] = fmean(estimates)
+        metrics[f"pass@{k}"] = fmean(estimates)
         if (error := _Clusters(estimates).error()) is not None:
-            found[f"stderr/pass@{k}"] = error
-    return found
+            metrics[f"stderr/pass@{k}"] = error
+    return metrics
 
 
 class _Clusters:
@@ -325,14 +325,14 @@ def _across_repeats(figures: Figures, repeats: Sequence[Sequence[int]]) -> dict[
     for episodes in repeats if len(repeats) > 1 else ():
         for name, values in figures.columns(_one_per_task(figures, episodes)).items():
             means[name].append(fmean(values))
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name in sorted(means):
         summary = _statistics(means[name])
         summary["se"] = summary.pop("sem")
-        found |= {
+        metrics |= {
             f"{stat}_across_repeats/mean/{name}": value for stat, value in summary.items() if stat not in ("p25", "p75")
         }
-    return found
+    return metrics
 
 
 def _statistics(values: Sequence[float]) -> dict[str, float]:
@@ -342,7 +342,7 @@ def _statistics(values: Sequence[float]) -> dict[str, float]:
     mean, deviation = fmean(values), stdev(values) if several else 0.0
     error = deviation / sqrt(len(values))
     first, _, third = quantiles(values, method="inclusive") if several else (values[0],) * 3
-    found = {
+    statistics = {
         "mean": mean,
         "median": median(values),
         "std": deviation,
@@ -354,8 +354,8 @@ def _statistics(values: Sequence[float]) -> dict[str, float]:
     }
     if several:
         margin = error * _t_quantile(len(values) - 1)
-        found |= {"ci_low_95": mean - margin, "ci_high_95": mean + margin}
-    return found
+        statistics |= {"ci_low_95": mean - margin, "ci_high_95": mean + margin}
+    return statistics
 
 
 @cache
@@ -429,12 +429,12 @@ class Figures:
 
     def columns(self, episodes: Iterable[int]) -> dict[str, array[float]]:
         """The values of each metric in some episodes, in their order."""
-        found: dict[str, array[float]] = defaultdict(lambda: array("d"))
+        columns: dict[str, array[float]] = defaultdict(lambda: array("d"))
         for kind, alike in groupby(episodes, self._kinds.__getitem__):
             starts = array("Q", map(self._starts.__getitem__, alike))
             for place, name in enumerate(self._names[kind]):
-                found[name].extend(map(self._values.__getitem__, map(place.__add__, starts)))
-        return found
+                columns[name].extend(map(self._values.__getitem__, map(place.__add__, starts)))
+        return columns
 
     def column(self, name: str, episodes: Iterable[int]) -> array[float]:
         """The values of one metric in those of some episodes that have it."""

@@ -73,8 +73,8 @@ class RemoteSession:
         self.restart = restart
         """Seeds another session just like this one."""
         self.parent = parent
-        found = seeded.get("session_id", seeded.get(SESSION_ID))
-        self.id = found if isinstance(found, str) else None
+        session_id = seeded.get("session_id", seeded.get(SESSION_ID))
+        self.id = session_id if isinstance(session_id, str) else None
         self.is_stateroom = "session_id" in seeded
         """Whether the server is Stateroom's: it runs a request once, however often it is sent with the same id."""
         self._tools = backend.callable_in(row)
@@ -117,10 +117,10 @@ class RemoteSession:
             return None
         headers = {"Idempotency-Key": call_id}
         reply = await self._connection.post("/reply", {"message": message}, headers, repeatable=True)
-        said = reply.expect("reply").get("reply", ...)
-        if not isinstance(said, str | None):
+        answer = reply.expect("reply").get("reply", ...)
+        if not isinstance(answer, str | None):
             raise reply.failure("reply")
-        return said
+        return answer
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
         if name not in self._tools:  # the model may not reach a server's other endpoints
@@ -165,12 +165,12 @@ class RemoteSession:
 
 def _added(sent: Row, reply: ServerReply) -> Row:
     """The fields of a reply to verify that were not in the request."""
-    found = reply.content
+    fields = reply.content
     if reply.headers.get("Preference-Applied") == "return=minimal":
-        return found
+        return fields
     return {
         name: value
-        for name, value in found.items()
+        for name, value in fields.items()
         if name == "reward" or (name not in RUNNERS_FIELDS and not _same(sent.get(name, _ABSENT), value))
     }
 
@@ -378,8 +378,8 @@ class GymnasiumSession:
         stepped = await self._step(call, call_id)
         info = stepped.get("info")
         outputs = info.get("tool_outputs") if isinstance(info, dict) else None
-        said = [each["output"] for each in outputs or () if isinstance(each, dict) and "output" in each]
-        texts = [each if isinstance(each, str) else json.dumps(each) for each in (*said, _observed(stepped) or "")]
+        results = [each["output"] for each in outputs or () if isinstance(each, dict) and "output" in each]
+        texts = [each if isinstance(each, str) else json.dumps(each) for each in (*results, _observed(stepped) or "")]
         return Verbatim(Raw("\n\n".join(filter(None, texts)).encode()))
 
     async def verify(self, response: Any = None) -> Verdict:
@@ -400,5 +400,5 @@ class GymnasiumSession:
 
 
 def _observed(reply: Row) -> str | None:
-    found = reply.get("observation")
-    return found if found is None or isinstance(found, str) else json.dumps(found)
+    observation = reply.get("observation")
+    return observation if observation is None or isinstance(observation, str) else json.dumps(observation)

@@ -119,21 +119,21 @@ async def replay_rollouts(
     `"skip"` leaves them out. `tasks` is the task file of rollouts that lack the fields of their tasks. `on_row` is
     called for each row.
     """
-    found: list[Replay] = []
+    replays: list[Replay] = []
     inputs = find_inputs(rollouts, environment, tasks)
     async with open_replayers(environment, lenient, reads) as replayer_of:
         for number, line in read_lines(rollouts):
             try:
                 row = parse_row(line, number)
-                found.append(await replayer_of(row).row(row, store, inputs))
+                replays.append(await replayer_of(row).row(row, store, inputs))
             except BadTask as error:
-                found.append(Replay(refused=str(error)))
+                replays.append(Replay(refused=str(error)))
             on_row()
-            if found[-1].differences and not lenient:
+            if replays[-1].differences and not lenient:
                 break
-    if not found:
+    if not replays:
         raise BadTask(f"{rollouts} has no rows")
-    return found
+    return replays
 
 
 @asynccontextmanager
@@ -174,9 +174,9 @@ class Replayer:
         replay = Replay(session if isinstance(session, str) else None)
         if replay.session and store is not None and self._sessions.environment.state_type is not None:
             with suppress(UnknownSession):
-                found = await self.session(store, replay.session, row.get("response"))
-                found.task, found.rollout = key_of(row)
-                return found
+                stored = await self.session(store, replay.session, row.get("response"))
+                stored.task, stored.rollout = key_of(row)
+                return stored
         replay.task, replay.rollout = key_of(row)
         try:
             await self._response(replay, row, inputs)
@@ -249,10 +249,10 @@ class Replayer:
     def _progress(self, row: Row, procedures: Sequence[Procedure]) -> Progress:
         """The random state and clock that the episode started with, if the row tells; else they must not matter."""
         response = row.get("response") or {}
-        found = RESPONSE_ID.fullmatch(str(response.get("id")))
+        match = RESPONSE_ID.fullmatch(str(response.get("id")))
         began = response.get("created_at")
-        if found and isinstance(began, int | float) and PARENT not in row:
-            return Progress(int(found[1], 16), float(began))
+        if match and isinstance(began, int | float) and PARENT not in row:
+            return Progress(int(match[1], 16), float(began))
         for procedure in procedures:
             if asked := procedure.needs & UNRECORDED:
                 names = " and ".join(sorted(asked))
@@ -308,8 +308,8 @@ class _StoredSession:
 
 async def _plain_state(reader: Reader, session: str, revision: int) -> Any:
     """The state of a session at a revision, as plain data in the current schema."""
-    found, _ = await reader.read(session, revision)
-    return readable(decode(encode(found.state)))
+    standing, _ = await reader.read(session, revision)
+    return readable(decode(encode(standing.state)))
 
 
 class _Player:
@@ -481,13 +481,13 @@ def find_inputs(rollouts: Path, environment: Environment[Any, Any], tasks: Path 
         task = task_fields(read)
         if by_prompt.setdefault(_prompt(task), task) != task:
             raise BadTask(f"{tasks} has several tasks with the same prompt: rollouts do not tell which is theirs")
-    found: dict[Key, Row] = {}
+    inputs: dict[Key, Row] = {}
     for number, line in read_lines(rollouts):
         with suppress(BadTask):  # which is told when the row itself is read
             row = parse_row(line, number)
             if _prompt(row) in by_prompt:
-                found[key_of(row)] = {**by_prompt[_prompt(row)], **{name: row[name] for name in INDICES}}
-    return found
+                inputs[key_of(row)] = {**by_prompt[_prompt(row)], **{name: row[name] for name in INDICES}}
+    return inputs
 
 
 def _prompt(row: Row) -> Prompt:

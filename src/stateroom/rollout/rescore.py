@@ -180,13 +180,13 @@ def _description(
     environment: Environment[Any, Any], of: RunFiles, files: RunFiles, solved_threshold: float | None
 ) -> RunDescription:
     """The description of rescored rollouts: that of their run, with their own times."""
-    found = RunDescription.read(of) or RunDescription(environment.name)
+    description = RunDescription.read(of) or RunDescription(environment.name)
     before = RunDescription.read(files)
     return structs.replace(
-        found,
+        description,
         env_args=arguments_of(environment),
-        options={**found.options, "rescored": str(of.rollouts)},
-        solved_threshold=found.solved_threshold if solved_threshold is None else solved_threshold,
+        options={**description.options, "rescored": str(of.rollouts)},
+        solved_threshold=description.solved_threshold if solved_threshold is None else solved_threshold,
         started=None if before is None else before.started,
         finished=None,
         elapsed=0.0 if before is None else before.elapsed,
@@ -226,9 +226,9 @@ def _checked_fields(scored: RowVerdict) -> Row:
 
 
 def _runners_fields(row: Row, scored: RowVerdict) -> Row:
-    found = {name: row[name] for name in row if name in RUNNERS_FIELDS or name.startswith(RUNNERS_PREFIXES)}
-    found.pop(EDITED, None)  # of the state that was scored before
-    return {**found, EDITED: True} if scored.edited else found
+    fields = {name: row[name] for name in row if name in RUNNERS_FIELDS or name.startswith(RUNNERS_PREFIXES)}
+    fields.pop(EDITED, None)  # of the state that was scored before
+    return {**fields, EDITED: True} if scored.edited else fields
 
 
 def _agent(files: RunFiles) -> Any:

@@ -134,11 +134,11 @@ class RunResult:
 
     def rewards_by_task(self) -> dict[int, list[float]]:
         """The rewards of each task's episodes."""
-        found: dict[int, list[float]] = defaultdict(list)
+        by_task: dict[int, list[float]] = defaultdict(list)
         rewards = ((key_of(row), float(row["reward"])) for row in self.report.rows)
         for (task, _), reward in sorted(rewards, key=itemgetter(0)):
-            found[task].append(reward)
-        return dict(found)
+            by_task[task].append(reward)
+        return dict(by_task)
 
     def to_dataframe(self) -> Any:
         """One line per finished episode, as a pandas data frame: the fields of its row without the conversation."""
@@ -164,17 +164,17 @@ class RunResult:
 
     def _passes(self) -> dict[int, float]:
         """pass@k by k."""
-        found = ((name.removeprefix("pass@"), value) for name, value in self.metrics.items() if "pass@" in name)
-        return {int(k): value for k, value in found if k.isdecimal()}
+        passes = ((name.removeprefix("pass@"), value) for name, value in self.metrics.items() if "pass@" in name)
+        return {int(k): value for k, value in passes if k.isdecimal()}
 
     def __repr__(self) -> str:
         plan, report = self.plan, self.report
         figures = [f"{name} {self.metrics[name]:.3g}" for name in ("mean/reward", "pass@1") if name in self.metrics]
-        told = [
+        counts = [
             f"{report.episodes} episodes of {plan.environment.name} by {plan.model.name}",
             f"{report.failed} failed",
         ]
-        return f"<RunResult: {', '.join(told + figures)}; {plan.files.rollouts}>"
+        return f"<RunResult: {', '.join(counts + figures)}; {plan.files.rollouts}>"
 
     def _repr_html_(self) -> str:
         plan, rewards = self.plan, self.rewards_by_task()
@@ -186,11 +186,11 @@ class RunResult:
         if len(rewards) > MAX_TASKS:
             lines.append(f"<tr><td>…</td><td></td><td>and {len(rewards) - MAX_TASKS} more</td></tr>")
         failed = f", {self.report.failed} failed" if self.report.failed else ""
-        told = f"{self.report.episodes} episodes of {plan.environment.name}, by {plan.model.name}{failed}"
+        title = f"{self.report.episodes} episodes of {plan.environment.name}, by {plan.model.name}{failed}"
         figures = {"mean reward": self.metrics.get("mean/reward")} | {f"pass@{k}": v for k, v in self._passes().items()}
-        said = ", ".join(f"{name} = {value:.3g}" for name, value in figures.items() if value is not None)
+        shown_figures = ", ".join(f"{name} = {value:.3g}" for name, value in figures.items() if value is not None)
         return (
-            f"<p><b>{escape(told)}</b><br>{escape(said)}<br><code>{escape(str(plan.files.rollouts))}</code></p>"
+            f"<p><b>{escape(title)}</b><br>{escape(shown_figures)}<br><code>{escape(str(plan.files.rollouts))}</code></p>"
             f"<table><tr><th>task</th><th>mean</th><th>rewards</th></tr>{''.join(lines)}</table>"
         )
 

@@ -172,8 +172,8 @@ def check_given(row: Row, number: int) -> None:
 def check_episode(row: Row, number: int) -> None:
     """The same for the row of an episode."""
     complete_row(row, number)
-    found = _convert(row, number, _Episode)
-    if "_ng_failure_class" not in row and (found.reward is None or found.response is None):
+    episode = _convert(row, number, _Episode)
+    if "_ng_failure_class" not in row and (episode.reward is None or episode.response is None):
         raise BadTask(f"line {number}: an episode has a reward and a response, or else _ng_failure_class")
 
 

@@ -80,15 +80,15 @@ def with_changes(items: list[Item], steps: list[tuple[LogEntry, list[str]]]) -> 
     """The items of a conversation, each with what the calls in a log changed from the item before to this one."""
     waiting = [(entry, changes) for entry, changes in steps if entry.kind in ("call", "failed")]
     calls = recorded_calls({"output": items}, {str(entry.name) for entry, _ in waiting})
-    said: Said = []
+    conversation: Said = []
     for item in items:
         call = next(calls, None) if item.get("type") == "function_call_output" else None
-        found = next((place for place, (entry, _) in enumerate(waiting) if _is_of(item, call, entry)), -1)
-        said.append((item, [line for _, changes in waiting[: found + 1] for line in changes]))
-        del waiting[: found + 1]
-    if said and waiting:  # the user had nothing more to say
-        said[-1][1].extend(line for _, changes in waiting for line in changes)
-    return said
+        place_of_call = next((place for place, (entry, _) in enumerate(waiting) if _is_of(item, call, entry)), -1)
+        conversation.append((item, [line for _, changes in waiting[: place_of_call + 1] for line in changes]))
+        del waiting[: place_of_call + 1]
+    if conversation and waiting:  # the user had nothing more to say
+        conversation[-1][1].extend(line for _, changes in waiting for line in changes)
+    return conversation
 
 
 def _is_of(item: Item, call: RecordedCall | None, entry: LogEntry) -> bool:
@@ -171,8 +171,8 @@ class StoredRun:
         """The URL of the store of the sessions, as far as it is known."""
         if self.files.sessions.exists():
             return f"sqlite:///{quote(str(self.files.sessions))}"
-        told = None if self.description is None else self.description.store
-        return None if told is None or told.startswith("memory:") else told
+        url = None if self.description is None else self.description.store
+        return None if url is None or url.startswith("memory:") else url
 
     @cached_property
     def inputs(self) -> Mapping[Key, Row]:

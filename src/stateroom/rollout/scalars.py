@@ -98,9 +98,9 @@ def _parse(line: bytes, number: int) -> tuple[Row, _Response]:
     """
     try:
         fields = _fields(line)
-        found = fields.pop("response", None)
+        conversation = fields.pop("response", None)
         row = {name: _value(raw) for name, raw in fields.items() if name in NAMED or memoryview(raw)[0] in NUMERIC}
-        return row, _Response() if found is None else _response(found)
+        return row, _Response() if conversation is None else _response(conversation)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # it may be NaN, or a response of another shape
         pass
     try:
@@ -116,9 +116,9 @@ def _parse(line: bytes, number: int) -> tuple[Row, _Response]:
 def _numbers(row: Row) -> dict[str, Any]:
     """The numbers in a row that can be metrics; of a rescored one, those of its verdict and of the runner."""
     names = {*rescored_fields(row), *ALWAYS} if REVERIFIED in row else row.keys()
-    found = _floats({name: value for name, value in row.items() if name in names and name[:1] != "_"})
+    numbers = _floats({name: value for name, value in row.items() if name in names and name[:1] != "_"})
     parts = row.get("reward_components")
-    return {**found, "reward_components": _floats(parts)} if isinstance(parts, dict) else found
+    return {**numbers, "reward_components": _floats(parts)} if isinstance(parts, dict) else numbers
 
 
 def _floats(fields: Row) -> dict[str, float]:

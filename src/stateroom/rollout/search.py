@@ -99,18 +99,18 @@ class Search:
         ids = self._order(wanted, sort, order)
         page = ids[offset : offset + limit]
         rows = self._select(f"SELECT id, {', '.join(COLUMNS)} FROM rows WHERE id IN ({', '.join(map(str, page))})")
-        found = {row[0]: _data(row[1:]) for row in rows}
-        return [found[id] for id in page if id in found], len(ids)
+        episodes = {row[0]: _data(row[1:]) for row in rows}
+        return [episodes[id] for id in page if id in episodes], len(ids)
 
     def _order(self, wanted: EpisodeFilter, sort: str, order: str) -> array[int]:
         """The ids of the episodes that are wanted; the last answer is kept, since a reader turns many pages of it."""
-        found = [*wanted.conditions()]
-        asked = self.index.version, found, sort, order
+        conditions = [*wanted.conditions()]
+        asked = self.index.version, conditions, sort, order
         known, ids = self._last
         if known == asked:
             return ids
-        where = " AND ".join([EPISODES, *(condition for condition, _ in found)])
-        given = tuple(value for _, values in found for value in values)
+        where = " AND ".join([EPISODES, *(condition for condition, _ in conditions)])
+        given = tuple(value for _, values in conditions for value in values)
         column = "id" if sort == "line" else COLUMNS[COLUMNS.index(sort)]
         by = f"{column} {'DESC' if order == 'descending' else 'ASC'} NULLS LAST, id"
         ids = array("q", (id for (id,) in self._select(f"SELECT id FROM {where} ORDER BY {by}", given)))
@@ -153,25 +153,25 @@ class Search:
 
     def model(self) -> str | None:
         """The model in the first response that names one."""
-        found = self._select(f"SELECT model FROM {EPISODES} AND model IS NOT NULL ORDER BY id LIMIT 1")
-        return found[0][0] if found else None
+        models = self._select(f"SELECT model FROM {EPISODES} AND model IS NOT NULL ORDER BY id LIMIT 1")
+        return models[0][0] if models else None
 
     # Measurements.
 
     def rewards(self) -> list[Row]:
         """The task and the reward of each episode that counts."""
-        found = self._select(f"SELECT task, reward FROM {ANSWERS} ORDER BY id")
-        return [{"_ng_task_index": task, "reward": reward} for task, reward in found]
+        rows = self._select(f"SELECT task, reward FROM {ANSWERS} ORDER BY id")
+        return [{"_ng_task_index": task, "reward": reward} for task, reward in rows]
 
     def histogram(self) -> list[Row]:
         """The number of episodes by reward: from `low` to below `high`, and in the last bar to `high`."""
-        found = self._select(f"SELECT reward, count(*) FROM {ANSWERS} AND abs(reward) < 1e300 GROUP BY 1 ORDER BY 1")
-        if not found:
+        rewards = self._select(f"SELECT reward, count(*) FROM {ANSWERS} AND abs(reward) < 1e300 GROUP BY 1 ORDER BY 1")
+        if not rewards:
             return []
-        low, high = found[0][0], found[-1][0]
+        low, high = rewards[0][0], rewards[-1][0]
         inner = sorted({low + (high - low) * place / MAX_BARS for place in range(1, MAX_BARS)} - {low, high})
         counts = Counter[int]()
-        for reward, count in found:
+        for reward, count in rewards:
             counts[bisect_right(inner, reward)] += count
         edges = [low, *inner, high]
         return [{"low": edges[bar], "high": edges[bar + 1], "count": counts[bar]} for bar in range(len(edges) - 1)]
@@ -219,5 +219,5 @@ class MeasuredRows(LazySequence[Row]):
 
 
 def _data(row: tuple[Any, ...]) -> Row:
-    found = dict(zip(COLUMNS, row, strict=True))
-    return {**found, "chosen": bool(found["chosen"])}
+    data = dict(zip(COLUMNS, row, strict=True))
+    return {**data, "chosen": bool(data["chosen"])}

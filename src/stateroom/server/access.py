@@ -194,10 +194,10 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
-        found = _LINE.fullmatch(line.strip())
-        if found is None:
+        match = _LINE.fullmatch(line.strip())
+        if match is None:
             raise DefinitionError(f"{path}:{number}: this is not an API key; one is {FORM}")
-        name, digest, *limits = found.groups()
+        name, digest, *limits = match.groups()
         if name in keys:
             raise DefinitionError(f"{path}:{number}: there is another API key named {name!r}")
         keys[name] = Key(name, digest, *(None if limit is None else int(limit) for limit in limits))
@@ -242,10 +242,10 @@ class Keys:
         if given is None:
             raise UnknownKey("this server wants an API key: send it as Authorization: Bearer KEY")
         digest = sha256(given).hexdigest()
-        found = [key.name for key in self._keys.values() if compare_digest(key.digest, digest)]
-        if not found:
+        names = [key.name for key in self._keys.values() if compare_digest(key.digest, digest)]
+        if not names:
             raise UnknownKey("this API key is not known here; send a good one as Authorization: Bearer KEY")
-        return found[0]
+        return names[0]
 
     def _count(self, request: HTTPRequest, what: Counted) -> None:
         if not request.key:

@@ -62,7 +62,7 @@ class StreamStart(api.Parameters):
     """Sessions as `ID:AFTER`, separated by commas, the ids percent-encoded; `*` stands for new sessions."""
 
 
-class StateAt(api.Parameters):
+class StateQuery(api.Parameters):
     at: api.RevisionNumber | None = None
 
 
@@ -217,7 +217,7 @@ class AdminAPI:
             oldest.parent is not None or bool(parents) or len(descendants) > MAX_RELATIVES,
         )
 
-    async def state(self, session: str, query: StateAt) -> StateReply:
+    async def state(self, session: str, query: StateQuery) -> StateReply:
         """A session's state, now or at a revision."""
         store = self.services.store
         revision = query.at or (await store.head(session)).revision

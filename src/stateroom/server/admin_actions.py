@@ -38,7 +38,7 @@ class Action(api.Parameters):
     """The person who acts, for the log."""
 
 
-class NewSession(Action):
+class SeedRequest(Action):
     environment: str
     row: dict[str, Any]
     """The task row."""
@@ -59,7 +59,7 @@ class Message(Action):
     call_id: api.Name
 
 
-class Verification(Action):
+class VerifyRequest(Action):
     response: dict[str, Any] | None = None
     """A Responses object; by default what was said in the session."""
 
@@ -90,7 +90,7 @@ class NewCheckpoint(Action):
     name: api.Name
 
 
-class Answer(Action):
+class AnswerRequest(Action):
     input: Any
     to: int | None = None
     """The agent's `said` in the entry of the question; an answer to a question that has one is refused."""
@@ -186,7 +186,7 @@ class AdminActions:
 
     def _typed_session(self) -> Any:
         served = self.services.environments.values()
-        return with_tasks(NewSession, "row", [one.environment for one in served if not one.stateless])
+        return with_tasks(SeedRequest, "row", [one.environment for one in served if not one.stateless])
 
     async def environments(self) -> EnvironmentList:
         """The served environments, with all that a form for their tasks, tools and states needs."""
@@ -209,7 +209,7 @@ class AdminActions:
             model=served.name in self.models,
         )
 
-    async def seed(self, body: NewSession) -> SessionSummary:
+    async def seed(self, body: SeedRequest) -> SessionSummary:
         """Seed a session by hand."""
         served = self.services.session_environments.get(body.environment)
         if served is None or served.stateless:
@@ -235,7 +235,7 @@ class AdminActions:
         answer = await opened.reply(body.message, call_id=body.call_id, by=body.by)
         return UserAnswer(answer, opened.revision)
 
-    async def verify(self, session: str, body: Verification) -> VerdictReply:
+    async def verify(self, session: str, body: VerifyRequest) -> VerdictReply:
         """Verify the episode, which seals the session."""
         opened = await self._open(session, include_closed=True)
         response = None if body.response is None else checked_response({"response": body.response})
@@ -281,7 +281,7 @@ class AdminActions:
         opened = await self._open(session)
         return await opened.checkpoint(body.name, by=body.by)
 
-    async def answer(self, session: str, body: Answer) -> api.AgentReply:
+    async def answer(self, session: str, body: AnswerRequest) -> api.AgentReply:
         """Answer the question of an agent that waits."""
         opened = await self._open(session)
         return api.AgentReply.of(await opened.agent.answer(body.input, user=body.user, by=body.by, to=body.to))

@@ -324,12 +324,12 @@ def _episode_id(request: HTTPRequest, row: Row) -> str | None:
     prefix = ROLLOUT.match(request.scope["path"])
     if prefix is not None:
         return str(prefix[1])
-    found, attempt = row.get("_ng_rollout_id"), row.get("_ng_attempt_index")
-    if found is None:
+    episode, attempt = row.get("_ng_rollout_id"), row.get("_ng_attempt_index")
+    if episode is None:
         return None
-    if not isinstance(found, str):
+    if not isinstance(episode, str):
         raise wrong_field("_ng_rollout_id", "should be a text")
-    return f"{found}-a{attempt}" if attempt else found
+    return f"{episode}-a{attempt}" if attempt else episode
 
 
 def _waits(session: Session[Any]) -> Contradiction:

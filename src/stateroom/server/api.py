@@ -62,9 +62,9 @@ def parse(parameters: type[P], given: dict[str, Any], *, strict: bool = False) -
     try:
         return parameters.model_validate(given, strict=strict)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)
-        fields = {str(one["loc"][0]): one["msg"] for one in reversed(found)}  # of a union, the first problem
-        raise InvalidArguments("; ".join(f"{field}: {said}" for field, said in fields.items()), fields) from None
+        problems = error.errors(include_url=False, include_context=False)
+        fields = {str(one["loc"][0]): one["msg"] for one in reversed(problems)}  # of a union, the first problem
+        raise InvalidArguments("; ".join(f"{field}: {problem}" for field, problem in fields.items()), fields) from None
 
 
 def cursor_of(*place: float | str) -> str:

@@ -199,8 +199,8 @@ class ASGIApplication(ABC):
         own = () if request.set_cookie is None else (request.set_cookie,)
         if not request.cookies:
             return own
-        found = [cookies.missing(request) for cookies in self.cookies]
-        return (*own, *(cookie for cookie in found if cookie is not None))
+        others = [cookies.missing(request) for cookies in self.cookies]
+        return (*own, *(cookie for cookie in others if cookie is not None))
 
     async def refuse_head(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request whose path and headers are too large."""

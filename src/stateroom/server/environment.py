@@ -177,11 +177,11 @@ class ServedEnvironment:
 
     def token_of(self, request: HTTPRequest) -> VerifiedToken | None:
         """The token in the request's cookie, which goes back with the response; None if there is no cookie."""
-        found = self.cookies.read(request)
-        if found is None and self._has_foreign(request):
+        token = self.cookies.read(request)
+        if token is None and self._has_foreign(request):
             raise Unauthorized(FOREIGN_TOKEN)
-        self.keys.admit(request, found and found.token)
-        return found
+        self.keys.admit(request, token and token.token)
+        return token
 
     def _has_foreign(self, request: HTTPRequest) -> bool:
         """Whether a request has the cookie of another environment's session, as the calls of its model do."""
@@ -198,10 +198,10 @@ class ServedEnvironment:
 
     def subject_of(self, request: HTTPRequest, *, optional: bool = False) -> str | None:
         """The subject of the request's token; only without a state, with `gym_compat` or if `optional`, is it None."""
-        found = self.token_of(request)
-        if found is None and not (self.stateless or self.gym_compat or optional):
+        token = self.token_of(request)
+        if token is None and not (self.stateless or self.gym_compat or optional):
             raise Unauthorized(NO_TOKEN)
-        return found.subject if found else None
+        return token.subject if token else None
 
     async def session(self, subject: str | None, task: Any = None, *, include_closed: bool = False) -> Session[Any]:
         """The session of a token. Without a state there may be no token, and `task` is the session's task."""
@@ -302,13 +302,13 @@ class ServedEnvironment:
 
     def _held(self, request: HTTPRequest) -> str | None:
         """The subject of the request's token. One that is not valid is ignored: it gives access to nothing."""
-        found = None
+        token = None
         with suppress(Unauthorized):
-            found = self.cookies.read(request)
-        if found is None and self._has_foreign(request):
+            token = self.cookies.read(request)
+        if token is None and self._has_foreign(request):
             raise Contradiction("this client has a session of another environment: send no cookie to seed one here")
-        self.keys.admit(request, found and found.token)
-        return found.subject if found else None
+        self.keys.admit(request, token and token.token)
+        return token.subject if token else None
 
     async def _seed(self, request: HTTPRequest, row: dict[str, Any], held: str | None) -> tuple[Session[Any], str]:
         if held is None:
@@ -504,10 +504,10 @@ class ServedEnvironment:
         The cookie alone is not enough, as a model's call has it too. To close a session twice is fine. A name that no
         session has is closed too, so that a seed that arrives late is refused.
         """
-        found = self.token_of(request)
+        token = self.token_of(request)
         name = checked_session_name(request.json().get("resources_session_id"))
         if not self.stateless:
-            held = found.subject if found else None
+            held = token.subject if token else None
             ids = [*self.signer.session_ids(name), *([name] if held else [])]
             if not await self._close_first(ids, held):
                 self.keys.admit_session(request)

@@ -13,7 +13,7 @@ from stateroom.agent import call_tool, output_text
 from stateroom.server.environment import ServedEnvironment
 from stateroom.server.http import HTTPRequest, HTTPResponse, json_response, wrong_field
 from stateroom.server.operation import Operation, post
-from stateroom.server.verification import Verification
+from stateroom.server.verification import VerdictAPI
 from stateroom.server.wire import (
     MAX_NAME_CHARACTERS,
     ResetInfo,
@@ -40,9 +40,9 @@ LAST = "\nlast step"
 class Gymnasium:
     """Steps an episode by whole responses of a model: a step makes all tool calls of one."""
 
-    def __init__(self, verification: Verification, threads: ServedEnvironment) -> None:
-        self.verification = verification
-        self.environment = verification.environment
+    def __init__(self, verdicts: VerdictAPI, threads: ServedEnvironment) -> None:
+        self.verdicts = verdicts
+        self.environment = verdicts.environment
         self.threads = threads
         """Keeps what is said in episodes without a state, as plain threads."""
 
@@ -84,7 +84,7 @@ class Gymnasium:
         if ended:
             row = {key: value for key, value in body.items() if key not in ("response", STEP_ID)}
             whole = await _whole(await self._logged(session, subject), response)
-            reward = (await self.verification.judge(subject, row, whole)).reward
+            reward = (await self.verdicts.judge(subject, row, whole)).reward
         else:
             results = [{"type": "function_call_output", **asdict(output)} for output in outputs]
             items = [*response.get("output", ()), *results]
@@ -131,11 +131,11 @@ async def _answer(session: Session[Any], response: dict[str, Any], step_id: str 
 
 async def _whole(session: Session[Any], last: dict[str, Any]) -> dict[str, Any]:
     """The last response of an episode, with all that was said and done before it; the log has the last one too."""
-    said = [entry for entry in await session.agent.said() if entry.kind == "message" and entry.call_id != LAST]
+    messages = [entry for entry in await session.agent.said() if entry.kind == "message" and entry.call_id != LAST]
     items = last.get("output", [])
     if session.verdict is None:
         await session.agent.say(Update(items, "model"), call_id=LAST)
-    return {**last, "output": [*(item for entry in said for item in entry.facts["items"]), *items]}
+    return {**last, "output": [*(item for entry in messages for item in entry.facts["items"]), *items]}
 
 
 class _Tools(NamedTuple):

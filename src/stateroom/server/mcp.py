@@ -82,7 +82,7 @@ NO_SESSION = (
 SESSION_PARAMETER = {"type": "string", "description": f"The `{SESSION}` that {START} returned."}
 
 
-class Start(msgspec.Struct, forbid_unknown_fields=True):
+class StartArguments(msgspec.Struct, forbid_unknown_fields=True):
     """The arguments of `start_session` where clients choose their task."""
 
     task: int = 0
@@ -238,7 +238,7 @@ class ToolServer:
         if arguments and not self.choose_task:
             raise InvalidArguments(f"{START} takes no arguments: without `choose_task` the server chooses the task")
         try:
-            choice = msgspec.convert(arguments, Start)
+            choice = msgspec.convert(arguments, StartArguments)
         except msgspec.ValidationError as error:
             raise InvalidArguments(f"{START}: {error}") from None
         if choice.row is not None:

@@ -238,14 +238,14 @@ class Metrics:
     def _processes(self) -> Iterator[Metric]:
         """What the system knows of each worker's process, by the number of the worker."""
         rows = [self._row] if self._files is None else self._files.rows()
-        found: dict[str, Metric] = {}
+        metrics: dict[str, Metric] = {}
         for worker, row in enumerate(rows):
             labels = {} if self._files is None else {"worker": str(worker)}
             for family in ProcessCollector(pid=partial(int, row[self._process]), registry=None).collect():
-                known = found.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                known = metrics.setdefault(family.name, Metric(family.name, family.documentation, family.type))
                 for sample in family.samples:
                     known.add_sample(sample.name, labels, sample.value)
-        yield from found.values()
+        yield from metrics.values()
 
 
 def _metered(

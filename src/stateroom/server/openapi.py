@@ -267,8 +267,8 @@ class Docs:
     """The page and the files that it loads."""
 
     def __init__(self) -> None:
-        found = find_spec(SWAGGER_PACKAGE)
-        folder = Path(found.origin).parent / "resources" if found and found.origin else Path()
+        package = find_spec(SWAGGER_PACKAGE)
+        folder = Path(package.origin).parent / "resources" if package and package.origin else Path()
         there = all((folder / name).is_file() for name in PAGE_FILES)
         self._files = StaticFiles(directory=folder) if there else None
 

@@ -331,15 +331,15 @@ class Reloader(BaseReload):
 
 def _sources(folders: Sequence[Path]) -> dict[Path, int]:
     """The Python files in some folders and below, and when each was changed; not those of installed packages."""
-    found: dict[Path, int] = {}
+    sources: dict[Path, int] = {}
     for root in folders:
         for folder, names, files in os.walk(root):
             names[:] = [name for name in names if not (name.startswith((".", "__")) or name in NOT_SOURCE)]
             for name in files:
                 if name.endswith(".py"):
                     with suppress(FileNotFoundError):  # an editor replaces it
-                        found[Path(folder, name)] = Path(folder, name).stat().st_mtime_ns
-    return found
+                        sources[Path(folder, name)] = Path(folder, name).stat().st_mtime_ns
+    return sources
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from stateroom.server.operation import FOR_OPERATOR, Operation, get, routes_of
 from stateroom.server.options import ApplicationOptions
 from stateroom.server.services import Services
 from stateroom.server.threads import ThreadsAPI
-from stateroom.server.verification import Verification
+from stateroom.server.verification import VerdictAPI
 from stateroom.state import to_json
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ class Routes:
 
     def _environment_routes(self, served: ServedEnvironment) -> list[BaseRoute]:
         threads = self.services.session_environments[ThreadEnvironment.name]
-        verification = Verification(served)
-        own = served.operations() + verification.operations() + Gymnasium(verification, threads).operations()
+        verdicts = VerdictAPI(served)
+        own = served.operations() + verdicts.operations() + Gymnasium(verdicts, threads).operations()
         own += self.agents[served.name].operations() if served.name in self.agents else []
         operations = [each.under(served.prefix, served.name) for each in own]
         self.operations += map(self._with_key, operations)

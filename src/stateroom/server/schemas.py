@@ -183,12 +183,12 @@ def _add_classes(known: dict[str, type], kind: Any) -> dict[str, type]:
 def _field_docstrings(kind: type) -> dict[str, str]:
     """The docstrings below the fields of a class, by the names that the fields have in JSON."""
     names = dict(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)) if _is_struct(kind) else {}
-    found = {}
+    docstrings = {}
     for base in reversed(kind.__mro__):
         with suppress(OSError, TypeError):  # it has no source
             [node] = ast.parse(dedent(getsource(base))).body
             for field, text in pairwise(getattr(node, "body", ())):
                 match field, text:
                     case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(said))):
-                        found[names.get(name, name)] = cleandoc(said)
-    return found
+                        docstrings[names.get(name, name)] = cleandoc(said)
+    return docstrings

@@ -138,10 +138,10 @@ class Sweeper:
 def _find_malloc_trim() -> Callable[[int], int]:
     """The C library's function that returns free pages to the system, where there is one."""
     try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        function: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):  # another C library or system
         return lambda keep: 0
-    return found
+    return function
 
 
 _malloc_trim = _find_malloc_trim()

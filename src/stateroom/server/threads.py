@@ -338,9 +338,9 @@ async def run_events(run: Callable[[OnItems], Awaitable[bytes]], what: str) -> a
         raise
 
     async def events() -> AsyncIterator[ServerSentEvent]:
-        found = first
-        while found is not None:
-            yield found
-            found = await queue.get()
+        event = first
+        while event is not None:
+            yield event
+            event = await queue.get()
 
     return api.EventStream(events(), task)

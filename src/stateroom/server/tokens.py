@@ -147,10 +147,10 @@ class SessionCookies:
 
         Raises `Unauthorized` if the token is not valid.
         """
-        found = self._verified(request)
-        if found is not None:
-            request.set_cookie = found.set_cookie
-        return found
+        verified = self._verified(request)
+        if verified is not None:
+            request.set_cookie = verified.set_cookie
+        return verified
 
     def hand_out(self, request: HTTPRequest, subject: str) -> None:
         """Send a new token with the response."""
@@ -161,8 +161,8 @@ class SessionCookies:
         if (request.set_cookie or b"").startswith(self._start):
             return None
         with suppress(Unauthorized):
-            found = self._verified(request)
-            return None if found is None else found.set_cookie
+            verified = self._verified(request)
+            return None if verified is None else verified.set_cookie
         return None
 
     def _verified(self, request: HTTPRequest) -> VerifiedToken | None:
@@ -174,12 +174,12 @@ class SessionCookies:
         if given is None:
             return None
         subject, token = self.signer.read(given)
-        found = VerifiedToken(subject, token, self._set_cookie(request, token), issued_at(token) + DAY_SECONDS / 2)
+        verified = VerifiedToken(subject, token, self._set_cookie(request, token), issued_at(token) + DAY_SECONDS / 2)
         if token == given and len(request.cookies) <= MAX_KNOWN_SIZE:  # else the client sends the new one next time
             if len(self.known) >= MAX_KNOWN:
                 self.known.clear()
-            self.known[place] = found
-        return found
+            self.known[place] = verified
+        return verified
 
     def _set_cookie(self, request: HTTPRequest, token: bytes) -> bytes:
         return self._start + token + (SECURE if request.secure else INSECURE)

@@ -26,7 +26,7 @@ ECHOED = ("responses_create_params", "response")
 """Fields of a row that a reply to verify repeats, as NeMo Gym's does."""
 
 
-class Verification:
+class VerdictAPI:
     """Verifies the episodes of an environment."""
 
     def __init__(self, environment: ServedEnvironment) -> None:

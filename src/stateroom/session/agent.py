@@ -94,8 +94,8 @@ class SessionAgent:
             head = self._cached.head
             raise Conflict(head.id, head.revision, f"the question of session {head.id!r} has been answered already")
         if status.asking is not None:
-            told: dict[str, Any] = {"asking": status.asking, "inputs": (*status.inputs, given)}
-            return await self.say(Update([], "user", ("input_received",), person=by, user=user), after=status, **told)
+            inputs: dict[str, Any] = {"asking": status.asking, "inputs": (*status.inputs, given)}
+            return await self.say(Update([], "user", ("input_received",), person=by, user=user), after=status, **inputs)
         text = given if isinstance(given, str) else to_json(given).decode()
         if status.open:
             output = text if user is None else f"{user}: {text}"

@@ -18,9 +18,9 @@ from stateroom.session.log import (
     PATCHED,
     Document,
     LogEntry,
-    Start,
     Stored,
     Weight,
+    WorldStart,
     progress_after,
     read_stored,
     weight_of_snapshot,
@@ -431,7 +431,7 @@ def new_session(
     progress: Progress,
     facts: dict[str, Any],
     limits: SessionLimits,
-    start: Start | None = None,
+    start: WorldStart | None = None,
 ) -> NewSession:
     """A session that is about to be created; `start` is what the state follows from, if that is stored."""
     made = CachedSession(reader, head, limits)

@@ -56,7 +56,7 @@ async def load_path(
     The reads of `tools` on it are those of the conversation in the log or, if there is none, in the response.
     """
     line = await History(reader.store).line(session, revision)
-    said = response_of(line)
+    logged = response_of(line)
     calls = [entry for entry in line if entry.kind == "call"]
     patches: list[Patch] = []
     """What each call changed, and the edits that followed it."""
@@ -74,8 +74,8 @@ async def load_path(
     stretches: list[tuple[int, Stretch]] = []
     for (start, first), (_, end) in pairwise([*starts, (revision, len(calls) + 1)]):
         stretches.append((first, await _stretch(reader, session, start, patches[first : max(first, end - 1)])))
-    made, places = _with_reads(line[0], calls, recorded_calls(said or response, tools), tools)
-    return Path(tuple(made), States(stretches, places), by_response=said is None and response is not None)
+    made, places = _with_reads(line[0], calls, recorded_calls(logged or response, tools), tools)
+    return Path(tuple(made), States(stretches, places), by_response=logged is None and response is not None)
 
 
 def _with_reads(
@@ -370,9 +370,9 @@ async def run_verifier(
     if procedure.function in runner.look_back:
         episode.look_back(await load_path())
     lent = call if lend is None else await lend(procedure, call)
-    found = None
+    returned = None
     try:
-        found = await runner.run(procedure, _judges_by(procedure, lent, episode))
+        returned = await runner.run(procedure, _judges_by(procedure, lent, episode))
     except TimedOut as error:
         raise TimedOut(f"verify did not finish within {error}") from None
     except (Exception, PathNotLoaded):
@@ -382,10 +382,10 @@ async def run_verifier(
         runner.look_back.add(procedure.function)
         return await run_verifier(runner, procedure, call, episode, load_path, lend)
     with contained:  # a number may be of a class of the author's
-        verdict = Verdict(float(found)) if isinstance(found, int | float) else found
+        verdict = Verdict(float(returned)) if isinstance(returned, int | float) else returned
         if isinstance(verdict, Verdict) and isinstance(verdict.reward, int | float) and isfinite(verdict.reward):
             return verdict
-        given = found if isinstance(found, int | float) else f"a {type(found).__name__}"
+        given = returned if isinstance(returned, int | float) else f"a {type(returned).__name__}"
         raise BadVerdict(f"verify must return a finite number, or a Verdict with one as its reward, not {given}")
 
 

@@ -205,8 +205,8 @@ class History:
         Only entries of some kinds, of a name, and made at a time from `since` on or `before` another, if that is asked
         for. Entries of other kinds and times are not decoded.
         """
-        async for part, found in self._stored(session, after, until):
-            wanted = (entry for entry in found if (kinds is None or entry.kind in kinds) and since <= entry.at < before)
+        async for part, page in self._stored(session, after, until):
+            wanted = (entry for entry in page if (kinds is None or entry.kind in kinds) and since <= entry.at < before)
             for batch in _batches(wanted, name):
                 for entry in await self.whole(part, batch):
                     yield entry
@@ -217,9 +217,9 @@ class History:
         No entry is decoded. Revisions that are missing were pruned.
         """
         runs: list[tuple[str, int, int]] = []
-        async for _, found in self._stored(session, until=until):
+        async for _, page in self._stored(session, until=until):
             await asyncio.sleep(0)  # a store in memory waits for nothing
-            for entry in found:
+            for entry in page:
                 kind, first, last = runs[-1] if runs else ("", 0, 0)
                 if (kind, last + 1) == (entry.kind, entry.revision):
                     runs[-1] = (kind, first, entry.revision)
@@ -272,7 +272,7 @@ class History:
 
         Each costs O(the fields that changed since the one before it).
         """
-        found: list[tuple[LogEntry, str]] = []
+        digests: list[tuple[LogEntry, str]] = []
         state: StateDigest | None = None
         for entry in await self.line(session):
             if state is None or "schema" in entry.facts:
@@ -280,17 +280,17 @@ class History:
             elif entry.kind in PATCHED:
                 state.apply(entry.patch)
             if entry.kind in kinds:
-                found.append((entry, state.value))
-        return found
+                digests.append((entry, state.value))
+        return digests
 
     async def agent(self, head: Head, revision: int) -> AgentStatus:
         """The status of the agent at a revision; quick, whatever the state's size, if the agent spoke not long before.
 
         It is that of the last entry that tells one, and a rewind tells that of the revision it leads back to.
         """
-        at, told = await self.agent_entry(head, revision)
-        if told is not None:
-            return AgentStatus.of_plain(told.facts["agent"])
+        at, entry = await self.agent_entry(head, revision)
+        if entry is not None:
+            return AgentStatus.of_plain(entry.facts["agent"])
         return INITIAL if at == 0 else (await self.outline(head.id, at)).progress.agent  # a snapshot has it
 
     async def agent_entry(self, head: Head, revision: int) -> tuple[int, LogEntry | None]:
@@ -325,9 +325,9 @@ class History:
         """The entry with this call id in the session's log, or in what it shares with its parents."""
         within: int | None = None
         while True:
-            found = await self.store.find_call(session, call_id)
-            if found is not None and (within is None or found.revision <= within):
-                return await self.read(session, found)
+            entry = await self.store.find_call(session, call_id)
+            if entry is not None and (within is None or entry.revision <= within):
+                return await self.read(session, entry)
             head = await self.store.head(session)
             if head.parent is None:
                 return None
@@ -350,8 +350,8 @@ class History:
 
     async def find_own_call(self, session: str, call_id: str) -> LogEntry | None:
         """The session's own entry with this call id."""
-        found = await self.store.find_call(session, call_id)
-        return None if found is None else await self.read(session, found)
+        entry = await self.store.find_call(session, call_id)
+        return None if entry is None else await self.read(session, entry)
 
     async def read(self, session: str, entry: Entry) -> LogEntry:
         """An entry of the session's own, understood."""
@@ -378,9 +378,9 @@ class History:
         session = head.id
         values: dict[Large, Any] = {}
         while missing := [value for value in large if value not in values]:
-            found = await self.store.blobs(head.id, sorted({value.digest for value in missing}))
+            contents = await self.store.blobs(head.id, sorted({value.digest for value in missing}))
             for value in missing:
-                content = found.get(value.digest)
+                content = contents.get(value.digest)
                 if content is not None and len(content) == value.size:
                     values[value] = value.value(content)
             if len(values) == len(large):

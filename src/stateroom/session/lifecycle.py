@@ -27,10 +27,10 @@ class Lifecycle:
 
     def after(self, phase: str, event: str) -> str:
         """The phase that an event leads to; `InvalidMove` if it leads nowhere from this one."""
-        found = self.table.get((phase, event))
-        if found is None:
+        next_phase = self.table.get((phase, event))
+        if next_phase is None:
             raise InvalidMove(phase, event, ", ".join(self.possible(phase)) or "none")
-        return found
+        return next_phase
 
     def possible(self, phase: str) -> list[str]:
         """The events that lead somewhere from a phase."""

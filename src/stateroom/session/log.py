@@ -362,7 +362,7 @@ def _call_of(entry_id: str) -> str:
 NOWHERE = Head("", "", "", 0.0, 0.0, 0)
 
 
-class Start(msgspec.Struct, frozen=True):
+class WorldStart(msgspec.Struct, frozen=True):
     """What a session's state follows from that is stored elsewhere: a world, which is a session of its own."""
 
     world: str
@@ -390,7 +390,7 @@ class Document(NamedTuple):
     """Of the schema of the state."""
     fingerprint: str | None = None
     """Of that schema; None if the writer knew of none."""
-    start: Start | None = None
+    start: WorldStart | None = None
     """What the state follows from, while it is not known itself."""
 
 
@@ -404,7 +404,7 @@ _decode_logged = msgspec.msgpack.Decoder(_Logged).decode
 
 
 def write_document(
-    state: State, progress: Progress, references: References, start: Start | None = None, *, log: int = 0
+    state: State, progress: Progress, references: References, start: WorldStart | None = None, *, log: int = 0
 ) -> bytes:
     """The body of a snapshot. With a start that the state follows from, only that is written of it.
 
@@ -433,7 +433,7 @@ def read_document(body: bytes, large: list[Large] | None = None) -> Document:
         if "start" not in data:
             return Document(data["state"], progress, version=version, fingerprint=fingerprint)
         world, size, changes = data["start"]
-        start = Start(world, size, [tuple(operation) for operation in changes])
+        start = WorldStart(world, size, [tuple(operation) for operation in changes])
         return Document(None, progress, version=version, fingerprint=fingerprint, start=start)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise BadData(f"a stored snapshot cannot be read: {error!r}") from error

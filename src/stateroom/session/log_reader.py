@@ -17,7 +17,7 @@ from stateroom.session.lifecycle import Item, text_of
 from stateroom.session.log import PATCHED, LogEntry
 from stateroom.session.recorded_call import parsed
 from stateroom.state import MAX_VALUE_CHARACTERS, ChangeData, brief, describe, differences, to_json
-from stateroom.store import Head, SessionInfo, Status, Store
+from stateroom.store import Head, SessionBasics, Status, Store
 
 MAX_LINE = 80
 """Characters of each message that an entry's line shows."""
@@ -212,7 +212,7 @@ async def read_page(
     else:
         last = min(newest, before - 1)
         first = max(after, last - width)
-    found: deque[tuple[int, EntryData, int]] = deque()
+    page: deque[tuple[int, EntryData, int]] = deque()
     """Revisions, entries and their bytes."""
     total = 0
     cut = False
@@ -225,13 +225,13 @@ async def read_page(
             seen = entry.revision
             data = entry_data(entry, changes)
             if (kinds is None or entry.kind in kinds) and (text is None or _mentions(data, text.casefold())):
-                found.append((seen, data, len(to_json(data))))
-                total += found[-1][2]
-            if before is None and (len(found) == limit or total >= most):
+                page.append((seen, data, len(to_json(data))))
+                total += page[-1][2]
+            if before is None and (len(page) == limit or total >= most):
                 last = seen
                 break
-            while len(found) > 1 and (len(found) > limit or total > most):  # backwards the newest stay
-                total -= found.popleft()[2]
+            while len(page) > 1 and (len(page) > limit or total > most):  # backwards the newest stay
+                total -= page.popleft()[2]
                 cut = True
             await asyncio.sleep(0)  # a long page does not keep others waiting
     if seen < last:
@@ -239,16 +239,16 @@ async def read_page(
     if before is None:
         onwards = last if last < newest else None
     else:
-        first = found[0][0] - 1 if cut else first
+        first = page[0][0] - 1 if cut else first
         onwards = first + 1 if first > after else None
-    return LogPage([data for _, data, _ in found], onwards, [each for each in pruned if each[1] > first])
+    return LogPage([data for _, data, _ in page], onwards, [each for each in pruned if each[1] > first])
 
 
 def _mentions(data: EntryData, text: str) -> bool:
     """Whether a text in lower case is in an entry's facts, or in what it changed."""
-    said = [value for name, value in data.items() if name not in UNSEARCHED]
-    said += [(change["place"], change["before"], change["after"]) for change in data["changes"]]
-    return any(text in part.casefold() for part in _texts(said))
+    values = [value for name, value in data.items() if name not in UNSEARCHED]
+    values += [(change["place"], change["before"], change["after"]) for change in data["changes"]]
+    return any(text in part.casefold() for part in _texts(values))
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -265,13 +265,13 @@ def _texts(value: Any) -> Iterator[str]:
 def entry_data(entry: LogEntry, changes: list[ChangeData]) -> EntryData:
     """An entry as JSON data."""
     call_id = (entry.call_id or "").partition("\n")[0] or None  # what follows is a suffix of the session's own
-    said = {"revision": entry.revision, "kind": entry.kind, "at": entry.at, "call_id": call_id}
+    fields = {"revision": entry.revision, "kind": entry.kind, "at": entry.at, "call_id": call_id}
     facts = dict(entry.facts)
     if (schema := facts.pop("schema", None)) and entry.kind != "seed":
         facts["migrated_to"] = schema[0]
     if events := facts.get("events"):  # whose fields may be of types that JSON lacks
         facts["events"] = to_jsonable_python(events, bytes_mode="base64")
-    data = {**said, "title": entry_title(entry), "line": entry_line(entry), **facts, "changes": changes}
+    data = {**fields, "title": entry_title(entry), "line": entry_line(entry), **facts, "changes": changes}
     return cast(EntryData, data)
 
 
@@ -282,7 +282,7 @@ class ForkPoint(msgspec.Struct, frozen=True):
     revision: int
 
 
-class SessionSummary(SessionInfo, frozen=True, kw_only=True):
+class SessionSummary(SessionBasics, frozen=True, kw_only=True):
     """A session as it is listed, without a look at its log."""
 
     status: Status
@@ -297,7 +297,7 @@ class SessionSummary(SessionInfo, frozen=True, kw_only=True):
     def of(cls, head: Head, now: float, **more: Any) -> Self:
         """The session with this head; `more` are the fields of a class that has more of them."""
         return cls(
-            **{name: getattr(head, name) for name in SessionInfo.__struct_fields__},
+            **{name: getattr(head, name) for name in SessionBasics.__struct_fields__},
             status=head.status(now),
             phase=head.phase,
             reward=head.reward,

@@ -11,7 +11,7 @@ from stateroom.errors import InvalidState, SchemaChanged, UnknownSession
 from stateroom.lru import LRU
 from stateroom.session.containment import contained
 from stateroom.session.history import History
-from stateroom.session.log import Document, Start, world_is_gone
+from stateroom.session.log import Document, WorldStart, world_is_gone
 from stateroom.session.progress import Progress
 from stateroom.state import (
     State,
@@ -89,7 +89,7 @@ class Reader:
             self.keep(world, state)
         return state
 
-    async def _followed(self, document: Document, start: Start) -> State:
+    async def _followed(self, document: Document, start: WorldStart) -> State:
         """The state that follows from a world, with which it shares all that has not changed."""
         try:
             world = await self._world(start.world)
@@ -119,8 +119,8 @@ def typed(document: Document, state_type: type[State]) -> State:
         with contained:
             state: State = shape.adopt(data) if is_old or document.fingerprint is None else shape.read(data)
     except Exception as error:
-        found = error if isinstance(error, InvalidState) else f"{type(error).__name__}: {error}"
-        raise InvalidState((), f"the stored state of session {session!r}{how} is not valid: {found}") from error
+        problem = error if isinstance(error, InvalidState) else f"{type(error).__name__}: {error}"
+        raise InvalidState((), f"the stored state of session {session!r}{how} is not valid: {problem}") from error
     return state
 
 
@@ -138,21 +138,21 @@ def _lacks_fields(document: Document, state_type: type[State]) -> bool:
 
 async def _stored_places(history: History, document: Document) -> dict[str, str]:
     """The places of a document's schema; none if the log no longer says."""
-    found: dict[str, str] = {}
+    stored: dict[str, str] = {}
     async for entry in history.entries(document.head.id):
         version, places = entry.facts.get("schema", (0, {}))
         if version == document.version and fingerprint_of(places) == document.fingerprint:
-            found = places
-    return found
+            stored = places
+    return stored
 
 
 def _other_schema(places: dict[str, str], document: Document, state_type: type[State]) -> SchemaChanged:
     """Why a document cannot be read, with the field that has changed since it was written."""
     name, now = state_type.__name__, schema_of(state_type).places
-    found = (first_difference(places, now) if places else None) or "its fields differ"
+    difference = (first_difference(places, now) if places else None) or "its fields differ"
     development = "; while you develop, `accept_defaults` takes the defaults of new fields"
     return SchemaChanged(
-        f"the state of session {document.head.id!r} was stored by another {name} than this one: {found}. Give the "
+        f"the state of session {document.head.id!r} was stored by another {name} than this one: {difference}. Give the "
         f"class a new version, class {name}(State, version={document.version + 1}), and a migration, "
         f"@{name}.migration({document.version}){development if places and only_adds(places, now) else ''}"
     )

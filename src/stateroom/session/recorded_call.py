@@ -72,10 +72,10 @@ def merged(entries: Sequence[LogEntry], calls: Sequence[RecordedCall]) -> Iterat
     """A log, with the calls in between that it has no entries of: reads and failed calls."""
     at = 0
     for entry in entries:
-        found = next((number for number in range(at, len(calls)) if calls[number].is_in(entry)), None)
-        if found is not None:
-            yield from calls[at:found]
-            at = found + 1
+        place = next((number for number in range(at, len(calls)) if calls[number].is_in(entry)), None)
+        if place is not None:
+            yield from calls[at:place]
+            at = place + 1
         yield entry
     yield from calls[at:]
 

@@ -539,8 +539,8 @@ class Session(Generic[S]):
         """
         await self._open.look()
         history = History(self._open.cached.store)
-        found = history.entries(self.id, after=after, kinds=kinds, name=name, since=since, before=before)
-        async for entry in found:
+        entries = history.entries(self.id, after=after, kinds=kinds, name=name, since=since, before=before)
+        async for entry in entries:
             yield entry
 
     async def events(self, after: int = 0) -> AsyncIterator[EventRecord]:

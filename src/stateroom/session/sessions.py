@@ -23,7 +23,7 @@ from stateroom.session.containment import contained
 from stateroom.session.environment import SessionEnvironment
 from stateroom.session.history import History
 from stateroom.session.invocation import has_tampered
-from stateroom.session.log import AFTER_VERDICT, UNSTORABLE, VERDICT, Start, checked_text, world_is_gone
+from stateroom.session.log import AFTER_VERDICT, UNSTORABLE, VERDICT, WorldStart, checked_text, world_is_gone
 from stateroom.session.parameters import SHARED
 from stateroom.session.progress import Progress
 from stateroom.session.reader import Reader
@@ -132,7 +132,7 @@ class Sessions(Generic[S]):
         parse = self.environment.parse_incomplete_task if lacks else self.environment.parse_task
         return parse(self._plain(row))
 
-    async def _seeded(self, task: Any, progress: Progress) -> tuple[State, Progress, Start | None]:
+    async def _seeded(self, task: Any, progress: Progress) -> tuple[State, Progress, WorldStart | None]:
         """The first state of a session, its progress, and the start that the state follows from, if it does."""
         first, clock = replace(progress, steps=-1), progress.clock()  # the first call has random state of its own
         available = {"task": lambda: task, "rng": first.rng, "clock": lambda: clock, "new_id": first.new_id}
@@ -142,7 +142,7 @@ class Sessions(Generic[S]):
             state, start = await self._seeded_in_world(available)
         return state, replace(progress, offset=clock.advanced), start
 
-    async def _seeded_in_world(self, available: dict[str, Callable[[], Any]]) -> tuple[State, Start]:
+    async def _seeded_in_world(self, available: dict[str, Callable[[], Any]]) -> tuple[State, WorldStart]:
         """A world, with what the task changes in it."""
         world = await self.cache.worlds.current()
         context = DraftContext()
@@ -162,7 +162,7 @@ class Sessions(Generic[S]):
             raise
         finally:
             context.closed = ENDED
-        return state, Start(world.id, world.size, patch)
+        return state, WorldStart(world.id, world.size, patch)
 
     async def _run_seed(self, available: dict[str, Callable[[], Any]]) -> Any:
         procedure = self.environment.seed_function
@@ -175,7 +175,7 @@ class Sessions(Generic[S]):
             with contained:
                 return first_state(self.environment, "seed", self.environment.state_type())
         except ValidationError as error:
-            lacking = ", ".join(str(found["loc"][0]) for found in error.errors())
+            lacking = ", ".join(str(problem["loc"][0]) for problem in error.errors())
             raise BadTask(f"the state has no default for {lacking}") from None
 
     async def open(self, session_id: str, *, include_closed: bool = False) -> Session[S]:

@@ -190,18 +190,18 @@ class Shared:
             head = await self._store.head(session)
             if head.revision < revision and abandon:
                 await self._abandon(head, revision)
-            found = await self._entry(session, revision)
+            entry = await self._entry(session, revision)
         except Conflict:
             return None  # it has decided just now
         except SessionError:  # it has gone, or has ended: it can no longer decide for anything
             return False
-        if found is None:
+        if entry is None:
             if head.revision >= revision:
                 raise BadData(
                     f"session {session!r} has no entry {revision}, which decides about {self.cached.head.id!r}"
                 )
             return None
-        shared = found.facts.get("shared", {})
+        shared = entry.facts.get("shared", {})
         return bool(shared.get(self.name) == [self.cached.head.id, intent.revision])
 
     async def _entry(self, session: str, revision: int) -> LogEntry | None:
@@ -265,8 +265,8 @@ class SharedStates:
             head = await runtime.shared_head(identity)
         except UnknownSession:
             return await self._make(identity, owner, name, cached)
-        found = CachedSession(self._reader(name), head, runtime.shared_limits)
-        return Shared(runtime, name, found, settled=0)
+        opened = CachedSession(self._reader(name), head, runtime.shared_limits)
+        return Shared(runtime, name, opened, settled=0)
 
     async def _make(self, identity: str, owner: str, name: str, cached: CachedSession) -> Shared:
         runtime = self._runtime

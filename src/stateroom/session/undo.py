@@ -77,16 +77,16 @@ async def _last_undo(history: History, head: Head) -> tuple[int, int] | None:
 
 async def _places(history: History, head: Head, revision: int) -> AsyncIterator[int]:
     """The revisions before each step that led to a revision, the newest first."""
-    begun, said = False, False
+    begun, is_message = False, False
     async for at, entry in history.backwards(head, revision):
         if entry is not None and entry.kind == "rewind":
             continue
         replied = entry is not None and entry.kind == "call" and entry.name == "reply"
-        if begun and not (said and replied):  # a reply and the message that tells it are one step
+        if begun and not (is_message and replied):  # a reply and the message that tells it are one step
             yield at
         if entry is None:
             return
-        said = entry.kind == "message"
+        is_message = entry.kind == "message"
         begun = replied or await _begins(history, head, entry)
 
 

@@ -253,13 +253,13 @@ class Rescorer:
             asked = " and ".join(names)
             raise SessionError(session, f"verify asks for {asked}: what that was is known only at the judged revision")
         views = verdict.facts.get("views", {})
-        found: dict[str, State] = {}
+        states: dict[str, State] = {}
         for name in names:
             if name not in views:
                 message = f"verify asks for {name}, and the verdict on session {session!r} does not say which it saw"
                 raise SessionError(session, message)
-            found[name] = await self._seen(name, verdict, *views[name])
-        return found
+            states[name] = await self._seen(name, verdict, *views[name])
+        return states
 
     async def _seen(self, name: str, verdict: LogEntry, identity: str, revision: int) -> State:
         reader = Reader(self._store, self._environment.shared_types[name])

@@ -244,11 +244,11 @@ def long_texts(value: Any) -> list[str]:
     """The long texts within plain data, in a fixed order."""
     if isinstance(value, str):
         return [value] if len(value) >= LONG_TEXT else []
-    found: list[str] = []
+    texts: list[str] = []
     for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         if isinstance(part, str | dict | list) and (not isinstance(part, str) or len(part) >= LONG_TEXT):
-            found += long_texts(part)
-    return found
+            texts += long_texts(part)
+    return texts
 
 
 def _wire(value: Any, references: References) -> Any:

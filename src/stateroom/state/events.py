@@ -85,20 +85,20 @@ Appliers = Mapping[str, Applier]
 
 def find_appliers(state: type) -> Appliers:
     """The methods of a state class that are marked; `DefinitionError` if one cannot be used."""
-    found: dict[str, Applier] = {}
+    appliers: dict[str, Applier] = {}
     for base in reversed(state.__mro__):
         for name, member in list(vars(base).items()):  # to look at a class that waits for names may complete it
             event = getattr(member, _MARK, None)
             if event is not None:
                 _check_method(f"{state.__name__}.{name}", member)
-                found[name] = Applier(event, member)
-            elif name in found:
+                appliers[name] = Applier(event, member)
+            elif name in appliers:
                 raise DefinitionError(
-                    f"{state.__name__}.{name} overrides a method that applies {found[name].event.__name__}: "
-                    f"mark it with @applies({found[name].event.__name__}) too"
+                    f"{state.__name__}.{name} overrides a method that applies {appliers[name].event.__name__}: "
+                    f"mark it with @applies({appliers[name].event.__name__}) too"
                 )
     by_event: dict[str, Applier] = {}
-    for name, applier in found.items():
+    for name, applier in appliers.items():
         known = by_event.setdefault(applier.event.__event_name__, applier)
         if known is not applier:
             _refuse_second(f"{state.__name__}.{name}", known, applier)

@@ -62,15 +62,15 @@ class UnionShape(Shape):
         return known
 
     def _member(self, kind: type) -> Shape:
-        found = self.found(kind)
-        if not found:
+        members = self.found(kind)
+        if not members:
             return self
-        return found[0] if len(found) == 1 else self._mixed(kind, found)
+        return members[0] if len(members) == 1 else self._mixed(kind, members)
 
     def found(self, kind: type) -> list[Any]:
         """The members of which a value of this type may be."""
-        found = [shape for shape in self.members if (get_origin(shape.bare) or shape.bare) is kind]
-        return found + [shape for shape in self.members if isinstance(shape, JsonShape) and kind in (list, dict)]
+        shapes = [shape for shape in self.members if (get_origin(shape.bare) or shape.bare) is kind]
+        return shapes + [shape for shape in self.members if isinstance(shape, JsonShape) and kind in (list, dict)]
 
     def _mixed(self, kind: type, found: list[Any]) -> Shape:
         """One shape for `list[A] | list[B]`: any part of either may change, and the whole is checked again."""

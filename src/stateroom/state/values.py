@@ -97,7 +97,7 @@ def invalid(error: ValidationError, path: Path, value: Any, first: Any = None) -
             if step in (key, repr(key)):  # an Enum is named by its repr
                 value, path = value[key], (*path, key)
                 break
-    said = first["msg"]
+    problem = first["msg"]
     if not missing and type(first["input"]) in LEAVES:  # a whole model may hold what is not for all who read errors
-        said += f"; it is {reprlib.repr(first['input'])}"
-    return InvalidState((*path, first["loc"][-1]) if missing else path, said)
+        problem += f"; it is {reprlib.repr(first['input'])}"
+    return InvalidState((*path, first["loc"][-1]) if missing else path, problem)

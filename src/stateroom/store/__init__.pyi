@@ -19,7 +19,7 @@ from .records import (
     Head as Head,
     Loaded as Loaded,
     Record as Record,
-    SessionInfo as SessionInfo,
+    SessionBasics as SessionBasics,
     Size as Size,
     Snapshot as Snapshot,
     Status as Status,

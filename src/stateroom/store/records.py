@@ -92,7 +92,7 @@ def lost_parts(kind: str, session: str) -> str:
     return f"{kind} of session {session!r}, which is gone"
 
 
-class SessionInfo(msgspec.Struct, frozen=True, gc=False):
+class SessionBasics(msgspec.Struct, frozen=True, gc=False):
     """Whose session it is, since when, until when, and how far it has come."""
 
     id: str
@@ -104,7 +104,7 @@ class SessionInfo(msgspec.Struct, frozen=True, gc=False):
     """The newest revision. A fork starts at the revision of its parent that it forked from."""
 
 
-class Head(SessionInfo, frozen=True, gc=False):
+class Head(SessionBasics, frozen=True, gc=False):
     """What a store knows of a session without reading its log."""
 
     closed: bool = False

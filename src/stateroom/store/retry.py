@@ -88,11 +88,11 @@ class RetryStore(WrappedStore):
     async def _has_session(self, record: Record) -> bool:
         head = record.head
         try:
-            found = await self.store.head(head.id)
+            stored = await self.store.head(head.id)
             first = await self.store.entries(head.id, after=head.parent_revision, until=head.revision)
         except UnknownSession:
             return False
-        return _origin(found) == _origin(head) and first == record.entries
+        return _origin(stored) == _origin(head) and first == record.entries
 
 
 def _origin(head: Head) -> tuple[object, ...]:

@@ -206,15 +206,15 @@ def store_class(url: str) -> type[Store]:
             f"{without_secrets(url)!r} is not a store URL; write for example sqlite:///rooms.db or memory://"
         )
     try:
-        found = _find(scheme)
+        kind = _find(scheme)
     except AttributeError as error:
         raise UnknownStore(f"what is registered for {scheme}:// cannot be found: {error}") from error
-    if found is None:
+    if kind is None:
         schemes = sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
         raise UnknownStore(f"no store serves {scheme}://; there are: {', '.join(schemes)}")
-    if not (isinstance(found, type) and issubclass(found, Store)):
-        raise UnknownStore(f"what is registered for {scheme}:// is not a subclass of stateroom.store.Store: {found!r}")
-    return found
+    if not (isinstance(kind, type) and issubclass(kind, Store)):
+        raise UnknownStore(f"what is registered for {scheme}:// is not a subclass of stateroom.store.Store: {kind!r}")
+    return kind
 
 
 def _find(scheme: str) -> Any:

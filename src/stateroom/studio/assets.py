@@ -101,24 +101,24 @@ class Assets:
     """The files of a folder, below a path; every other place below it is the page, which finds the view in its URL."""
 
     def __init__(self, path: str, folder: Path = STATIC) -> None:
-        found = {
+        bodies = {
             each.relative_to(folder).as_posix(): each.read_bytes()
             for each in sorted(folder.rglob("*"))
             if each.is_file()
         }
-        template = found.pop(INDEX).decode()
-        found |= {name: without_documentation(body) for name, body in found.items() if name.endswith(".js")}
+        template = bodies.pop(INDEX).decode()
+        bodies |= {name: without_documentation(body) for name, body in bodies.items() if name.endswith(".js")}
         digest = sha256()
-        for name, body in found.items():
+        for name, body in bodies.items():
             digest.update(b"%d %d %s" % (len(name), len(body), name.encode()) + body)
         self.folder = digest.hexdigest()[:16]
         base = f"{path}/{self.folder}"
-        links = [f'<link rel="modulepreload" href="{base}/{name}">' for name in found if name.endswith(".js")]
+        links = [f'<link rel="modulepreload" href="{base}/{name}">' for name in bodies if name.endswith(".js")]
         kinds = {name: {"letter": one.letter, "tone": one.tone, "spoken": one.spoken} for name, one in KINDS.items()}
         filled = {"base": base, "preload": "\n    ".join(links), "kinds": json.dumps(kinds)}
-        page = re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], template)
+        page = re.sub(r"\{\{(\w+)\}\}", lambda match: filled[match[1]], template)
         self._page = Asset(INDEX, page.encode(), PAGE)
-        self._files = {name: Asset(name, body, FOREVER) for name, body in found.items()}
+        self._files = {name: Asset(name, body, FOREVER) for name, body in bodies.items()}
 
     async def respond(self, request: Request) -> Response:
         """A file, or the page."""

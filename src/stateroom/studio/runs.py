@@ -184,11 +184,11 @@ class RunsAPI:
 
     async def runs(self, query: Since) -> RunList | Response:
         """All runs, the newest first."""
-        found = await asyncio.to_thread(self._find)
-        runs = await asyncio.gather(*(self._summary(files) for files in found))
+        all_files = await asyncio.to_thread(self._find)
+        runs = await asyncio.gather(*(self._summary(files) for files in all_files))
         runs.sort(key=lambda run: (run["started"], run["name"]), reverse=True)
-        told = "\n".join(f"{run['name']} {run['version']} {run['growing']}" for run in runs)
-        version = blake2b(told.encode(errors="replace"), digest_size=16).hexdigest()
+        versions = "\n".join(f"{run['name']} {run['version']} {run['growing']}" for run in runs)
+        version = blake2b(versions.encode(errors="replace"), digest_size=16).hexdigest()
         return Response(status_code=304) if query.since == version else RunList(version, runs)
 
     async def show(self, run: str, query: Since) -> Data | Response:
@@ -221,8 +221,8 @@ class RunsAPI:
         state = await asyncio.to_thread(_state, search.index)
         if query.since == state["version"]:
             return Response(status_code=304)
-        found, total = await asyncio.to_thread(search.matrix, query.offset, query.limit)
-        tasks = [MatrixTask(task, rollouts[:MAX_CELLS], len(rollouts)) for task, rollouts in found]
+        cells, total = await asyncio.to_thread(search.matrix, query.offset, query.limit)
+        tasks = [MatrixTask(task, rollouts[:MAX_CELLS], len(rollouts)) for task, rollouts in cells]
         return Matrix(tasks=tasks, total=total, **state)
 
     async def _summary(self, files: RunFiles) -> Data:
@@ -232,8 +232,8 @@ class RunsAPI:
             return await asyncio.to_thread(run.summary, await run.newest(), self.folder)
         except UNREADABLE as error:
             self._runs.pop(files.rollouts, None)  # so that it is opened anew
-            told = StoredRun(files).unreadable(self.folder, error).data()
-            return {**told, "growing": False, "version": str(error), "progress": {"indexed": 0, "size": 0}}
+            summary = StoredRun(files).unreadable(self.folder, error).data()
+            return {**summary, "growing": False, "version": str(error), "progress": {"indexed": 0, "size": 0}}
 
     # The folder.
 
@@ -249,8 +249,8 @@ class RunsAPI:
         return self._indexed((await self.find(name)).files)
 
     def _indexed(self, files: RunFiles) -> _IndexedRun:
-        found = self._runs.get(files.rollouts) or _IndexedRun(files, self._worker)
-        return self._runs.keep(files.rollouts, found)
+        run = self._runs.get(files.rollouts) or _IndexedRun(files, self._worker)
+        return self._runs.keep(files.rollouts, run)
 
     def _find(self) -> list[RunFiles]:
         return [run.files for run in find_runs(self.folder) if not any(self._links(run.files))]
@@ -280,8 +280,8 @@ def _is_recent(files: RunFiles) -> bool:
 
 def _passes(metrics: dict[str, float]) -> dict[int, float]:
     """pass@k by k."""
-    found = ((name.removeprefix("pass@"), value) for name, value in metrics.items() if name.startswith("pass@"))
-    return {int(k): value for k, value in found if k.isdecimal()}
+    passes = ((name.removeprefix("pass@"), value) for name, value in metrics.items() if name.startswith("pass@"))
+    return {int(k): value for k, value in passes if k.isdecimal()}
 
 
 # Sessions.

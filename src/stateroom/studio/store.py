@@ -98,14 +98,14 @@ class StoreAPI:
 
     async def _measure(self) -> None:
         now = self._services.now()
-        found = await count_sessions(self._services.store, now=now, top=MAX_LARGEST, done=self._count)
+        statistics = await count_sessions(self._services.store, now=now, top=MAX_LARGEST, done=self._count)
         self._measured = Measurement(
             at=now,
-            sizes=dict(found.sizes),
-            sessions={name: dict(statuses) for name, statuses in sorted(found.sessions.items())},
+            sizes=dict(statistics.sizes),
+            sessions={name: dict(statuses) for name, statuses in sorted(statistics.sessions.items())},
             largest=[
                 SizedSession(head.id, head.environment, rows=size.rows, bytes=size.bytes)
-                for head, size in found.largest
+                for head, size in statistics.largest
             ],
         )
 

@@ -50,16 +50,16 @@ def advantages(rows: Iterable[Row], how: AdvantageMethod) -> list[list[float]]:
     trees as `read_trees` gives them, each after its parent. A node has one answer, and a root none. Several trees of
     one task may follow one another. `gigpo` needs rows from `with_states`.
     """
-    found = [*rows]
+    given = [*rows]
     method = _METHODS.get(how)
     if method is None:
         raise InvalidArguments(f"how: there is no {how!r}; there are {', '.join(_METHODS)}")
     needs = "value" if how in ("vine", "tree") else "response"
-    for row in found:
+    for row in given:
         if needs not in row:
             what = "nodes of trees, from `stateroom branch`" if needs == "value" else "rows of a rollouts file"
             raise InvalidArguments(f"how: {how} needs {what}")
-    return method(found)
+    return method(given)
 
 
 async def with_states(rows: Iterable[Row], store: Store) -> list[dict[str, Any]]:
@@ -70,8 +70,8 @@ async def with_states(rows: Iterable[Row], store: Store) -> list[dict[str, Any]]
 async def _states(row: Row, store: Store) -> list[str]:
     if row.get(SESSION) is None:
         raise BadData("gigpo needs episodes with a state: this one has no session")
-    said = await History(store).digests(row[SESSION], ("message",))
-    return [digest for entry, digest in said if entry.facts["by"] == "model"]
+    digests = await History(store).digests(row[SESSION], ("message",))
+    return [digest for entry, digest in digests if entry.facts["by"] == "model"]
 
 
 # Groups of episodes.

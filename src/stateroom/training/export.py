@@ -158,8 +158,8 @@ def _sft(run: StoredRun, _: Advantages, min_reward: float) -> Iterator[Row]:
 def _grpo(run: StoredRun, values: Advantages, _: float) -> Iterator[Row]:
     for episode in run.finished():
         with _named(episode.where):
-            found = sequences(episode.row)
-        for number, sequence in enumerate(found):
+            segments = sequences(episode.row)
+        for number, sequence in enumerate(segments):
             completion = sequence.completion
             yield {
                 **_about(episode.row),
@@ -236,8 +236,8 @@ def _pairs_in_groups(run: StoredRun) -> Iterator[Row]:
             raise InvalidOption("to", "dpo needs continuations of one state: run with `group`, or `stateroom branch`")
         groups[episode.task].append(episode)
     for task, episodes in sorted(groups.items()):
-        found = [Continuation(_output(each.row), float(each.row["reward"]), each.where) for each in episodes]
-        yield from _pairs(task, "", *_offered(episodes[0]), found)
+        continuations = [Continuation(_output(each.row), float(each.row["reward"]), each.where) for each in episodes]
+        yield from _pairs(task, "", *_offered(episodes[0]), continuations)
 
 
 def _pairs_in_trees(run: StoredRun) -> Iterator[Row]:
@@ -249,12 +249,13 @@ def _pairs_in_trees(run: StoredRun) -> Iterator[Row]:
             children[node["parent"]].append(node)
             before[node["id"]] = [*before[node["parent"]], *node["items"]]
         for node in nodes:
-            found = [each for child in children[node["id"]] if (each := _continuation(child, children)) is not None]
-            if len(found) > 1:
+            branches = (_continuation(child, children) for child in children[node["id"]])
+            continuations = [branch for branch in branches if branch is not None]
+            if len(continuations) > 1:
                 if task not in tools:
                     raise BadData(f"{run.files.rollouts} has no episode of task {task}, of which there is a tree")
                 opening, offered = tools[task]
-                yield from _pairs(task, node["id"], [*opening, *before[node["id"]]], offered, found)
+                yield from _pairs(task, node["id"], [*opening, *before[node["id"]]], offered, continuations)
 
 
 def trees_of(run: StoredRun) -> dict[int, list[Row]]:

@@ -106,8 +106,8 @@ class Learner:
         """Continue from a checkpoint; gives how far the training was."""
         from safetensors.torch import load_file  # noqa: PLC0415
 
-        progress = folder / "progress.json"
-        if not progress.exists():
+        file = folder / "progress.json"
+        if not file.exists():
             raise NotFound(f"{folder} is no checkpoint")
         if self._options.lora is None:
             self.network.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
@@ -118,8 +118,8 @@ class Learner:
         parts = (*self._optimizers, *self._schedules)
         for each, state in zip(parts, torch.load(folder / "optimizers.pt", weights_only=True), strict=True):
             each.load_state_dict(state)
-        found: dict[str, Any] = json.loads(progress.read_text())
-        return found
+        progress: dict[str, Any] = json.loads(file.read_text())
+        return progress
 
 
 class Batch:

@@ -76,10 +76,10 @@ def sequences(row: Mapping[str, Any]) -> list[TokenSequence]:
 
 def token_advantages(sequence: TokenSequence, steps: Sequence[float]) -> list[float]:
     """The advantage of each token of a sequence, from those of the episode's answers; 0 for what no model wrote."""
-    found = [0.0] * len(sequence.ids)
+    values = [0.0] * len(sequence.ids)
     for answer, start, stop in sequence.steps:
-        found[start:stop] = [steps[answer]] * (stop - start)
-    return found
+        values[start:stop] = [steps[answer]] * (stop - start)
+    return values
 
 
 def _add(sequence: TokenSequence, number: int, prompt: list[int], written: list[int], log_probs: list[float]) -> None:

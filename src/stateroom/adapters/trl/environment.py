@@ -198,8 +198,8 @@ def instance_class(environment: Environment[Any, Any]) -> type[PooledEnvironment
     if "get_reward" in methods:
         raise DefinitionError(f"{environment.name}: TRL has a use for the name 'get_reward'; rename the tool")
     if environment.instructions_tool is not None:
-        told = f"{environment.name}.instructions: TRL's own loop cannot show a model what follows from the state"
-        raise DefinitionError(f"{told}; collect rollouts with spec(…).rollout_func()")
+        problem = f"{environment.name}.instructions: TRL's own loop cannot show a model what follows from the state"
+        raise DefinitionError(f"{problem}; collect rollouts with spec(…).rollout_func()")
     if not reads_response(environment):
         methods["get_reward"] = PooledEnvironment._get_reward
     return type(type(environment).__name__, (PooledEnvironment,), {**methods, "__doc__": type(environment).__doc__})

@@ -44,8 +44,8 @@ def spec(
     """
     made = make_environment(environment, env_args)
     tasks = find_tasks(made, input)[:limit]
-    if told := missing_prompts(made, tasks):
-        raise BadTask(told)
+    if problem := missing_prompts(made, tasks):
+        raise BadTask(problem)
     rows = [{"prompt": _prompt(task), "row": to_json(given_row(task)).decode()} for task in tasks]
     return Spec(EnvironmentFactory(Source(environment, dict(env_args), store, seed)), Dataset.from_list(rows))
 

@@ -62,7 +62,7 @@ class TrainerModel(BatchModel):
 
     def render(self, request: Request) -> list[int]:
         messages = template_messages(request.items, request.settings.get("instructions"))
-        found: list[int] = self.trainer.processing_class.apply_chat_template(
+        ids: list[int] = self.trainer.processing_class.apply_chat_template(
             [messages],
             tools=chat_tools(request.tools) or None,
             chat_template=self.trainer.chat_template,
@@ -71,22 +71,22 @@ class TrainerModel(BatchModel):
             return_dict=True,
             **self.trainer.chat_template_kwargs,
         )["input_ids"][0]
-        return found
+        return ids
 
     def render_reply(self, items: Sequence[Item]) -> list[int]:
         names = {item["call_id"]: item["name"] for item in items if item.get("type") == "function_call"}
         last = max(place for place, item in enumerate(items) if item.get("generation_token_ids"))
         messages = messages_of(items[last + 1 :])
         named = [{"name": names.get(each.get("tool_call_id", ""), each["role"]), **each} for each in messages]
-        found: list[int] = self.trainer._get_tool_suffix_ids(named)
-        return found
+        ids: list[int] = self.trainer._get_tool_suffix_ids(named)
+        return ids
 
     def parse(self, request: Request, prompt: Prompt, written: list[int]) -> Message:
         if not written or not self._has_parser:
             return {"content": self.trainer._tokenizer.decode(written, skip_special_tokens=True)}
         tools = {"tools": chat_tools(request.tools)} if _takes(parse_response, "tools") else {}
-        found: Message = parse_response(self.trainer._tokenizer, written, prefix=prompt.ids, **tools)
-        return found
+        parsed: Message = parse_response(self.trainer._tokenizer, written, prefix=prompt.ids, **tools)
+        return parsed
 
     def generate(self, prompts: Sequence[Prompt]) -> list[GeneratedTokens]:
         ids = [prompt.ids for prompt in prompts]
@@ -103,14 +103,14 @@ class TrainerModel(BatchModel):
             ids.append(pad(rows, padding_value=trainer._tokenizer.pad_token_id, padding_side=side))
             mask.append(pad([torch.ones_like(each) for each in rows], padding_value=0, padding_side=side))
         with torch.no_grad():
-            found = trainer._get_per_token_logps_and_entropies(
+            log_probs = trainer._get_per_token_logps_and_entropies(
                 trainer.model,
                 torch.cat(ids, dim=1).to(device),
                 torch.cat(mask, dim=1).to(device),
                 ids[1].size(1),
                 batch_size=trainer.args.per_device_train_batch_size,
             )[0]
-        return [row[: len(each)].tolist() for row, each in zip(found, written, strict=True)]
+        return [row[: len(each)].tolist() for row, each in zip(log_probs, written, strict=True)]
 
 
 def _takes(function: Callable[..., Any], parameter: str) -> bool:
@@ -135,10 +135,10 @@ class StateroomTrainer(GRPOTrainer):  # type: ignore[misc]  # mypy does not see 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         completions = output["completion_ids"]
-        found = torch.zeros(completions.shape, device=completions.device)
-        for row, each in zip(found, inputs, strict=True):
+        advantages = torch.zeros(completions.shape, device=completions.device)
+        for row, each in zip(advantages, inputs, strict=True):
             row[: len(each["token_advantages"])] = torch.tensor(each["token_advantages"])
-        return {**output, "advantages": found}
+        return {**output, "advantages": advantages}
 
 
 class RolloutFunction:
@@ -171,8 +171,8 @@ class RolloutFunction:
         seed = seed_of(environment.name, source.seed, self._calls)
         collect = self._vines if self._how == "vine" else self._groups
         with TemporaryDirectory(prefix="stateroom-") as folder:
-            found = collect(rows, collector, Path(folder) / "rollouts.jsonl", seed)
-            return _columns(model.serve(background_loop(), found))
+            work = collect(rows, collector, Path(folder) / "rollouts.jsonl", seed)
+            return _columns(model.serve(background_loop(), work))
 
     def _row(self, prompt: list[Message]) -> str:
         row = self._rows.get(_key(prompt))
@@ -185,15 +185,15 @@ class RolloutFunction:
         trainer, counts = collector.model.trainer, Counter(rows)  # type: ignore[attr-defined]
         for count in counts.values():
             if trainer.model.training and count % trainer.num_generations:
-                told = f"this process has {count} rollouts of a group of {trainer.num_generations}"
-                raise InvalidArguments(f"{told}; let each process have whole groups, by per_device_train_batch_size")
-        found: dict[str, list[Rollout]] = {}
+                problem = f"this process has {count} rollouts of a group of {trainer.num_generations}"
+                raise InvalidArguments(f"{problem}; let each process have whole groups, by per_device_train_batch_size")
+        rollouts: dict[str, list[Rollout]] = {}
         for count in {*counts.values()}:
             tasks = [row for row in counts if counts[row] == count]
             collected = await collector.groups([*map(json.loads, tasks)], count, self._how, output, seed)
             for place, rollout in enumerate(_checked(collected)):
-                found.setdefault(tasks[place // count], []).append(rollout)
-        return [found[row].pop(0) for row in rows]
+                rollouts.setdefault(tasks[place // count], []).append(rollout)
+        return [rollouts[row].pop(0) for row in rows]
 
     async def _vines(self, rows: list[str], collector: Collector, output: Path, seed: int) -> list[Rollout]:
         """A tree for each rollout, whose trunk it is."""
@@ -202,8 +202,8 @@ class RolloutFunction:
 
 def _key(prompt: Sequence[Message]) -> str:
     """A prompt as text; Arrow adds empty fields to messages."""
-    said = [{name: value for name, value in message.items() if value is not None} for message in prompt]
-    return json.dumps(said, sort_keys=True)
+    messages = [{name: value for name, value in message.items() if value is not None} for message in prompt]
+    return json.dumps(messages, sort_keys=True)
 
 
 def _checked(collected: Collected) -> list[Rollout]:
@@ -219,13 +219,13 @@ def _columns(rollouts: Sequence[Rollout]) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {}
     for row, steps, _ in rollouts:
         sequence = sequences(row)[0]
-        said = slice(sequence.completion.start, max(step.stop for step in sequence.steps if step.stop > step.start))
+        places = slice(sequence.completion.start, max(step.stop for step in sequence.steps if step.stop > step.start))
         values = {
             "prompt_ids": sequence.prompt,
-            "completion_ids": sequence.ids[said],
-            "env_mask": sequence.mask[said],
-            "logprobs": sequence.log_probs[said],
-            "token_advantages": token_advantages(sequence, steps)[said],
+            "completion_ids": sequence.ids[places],
+            "env_mask": sequence.mask[places],
+            "logprobs": sequence.log_probs[places],
+            "token_advantages": token_advantages(sequence, steps)[places],
             "reward": float(row["reward"]),
         }
         for name, value in values.items():

@@ -130,6 +130,6 @@ def recognised(words: str) -> tuple[Question, dict[str, str]]:
     """The question that is asked in these words, and the values in its places."""
     for question in QUESTIONS:
         pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+?)", re.escape(question.words))
-        if found := re.fullmatch(pattern, words):
-            return question, found.groupdict()
+        if match := re.fullmatch(pattern, words):
+            return question, match.groupdict()
     raise LookupError(f"nothing is asked in these words: {words!r}")

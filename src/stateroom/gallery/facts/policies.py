@@ -29,12 +29,12 @@ class ReferencePolicy(Policy):
         [(about, claimed)] = values_in(last_user_text(conversation)).items()
         if not results:
             return [function_call("search", call_id, query=about[1])]
-        found, *read = results
-        if len(read) < len(found):
-            return [function_call("read_document", call_id, document_id=found[len(read)]["id"])]
-        if len(read) > len(found):
+        listed, *read = results
+        if len(read) < len(listed):
+            return [function_call("read_document", call_id, document_id=listed[len(read)]["id"])]
+        if len(read) > len(listed):
             return [message("I have given my verdict.")]
-        archive = {shown["id"]: _judged(each, about, claimed) for shown, each in zip(found, read, strict=True)}
+        archive = {shown["id"]: _judged(each, about, claimed) for shown, each in zip(listed, read, strict=True)}
         citation = decisive(archive, _ranking(conversation))
         verdict = "true" if archive[citation].supports else "false"
         return [function_call("give_verdict", call_id, verdict=verdict, citation=citation)]

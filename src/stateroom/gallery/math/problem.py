@@ -101,12 +101,12 @@ STORIES = (
 def solve(steps: Iterable[Step], quantities: Mapping[str, int]) -> dict[str, int]:
     """The value of each result; the steps are in an order in which they can be computed."""
     values = dict(quantities)
-    found: dict[str, int] = {}
+    results: dict[str, int] = {}
     for step in steps:
         formula = step.chosen(values)
-        found[step.result] = OPERATIONS[formula.operation](values[formula.left], values[formula.right])
-        values |= found
-    return found
+        results[step.result] = OPERATIONS[formula.operation](values[formula.left], values[formula.right])
+        values |= results
+    return results
 
 
 def draw(rng: Random) -> tuple[str, dict[str, int], list[Step]]:
@@ -133,8 +133,8 @@ def draw(rng: Random) -> tuple[str, dict[str, int], list[Step]]:
     lines = [_worded(step, rng) for step in steps]
     rng.shuffle(lines)
     names = rng.sample(sorted(quantities), len(quantities))
-    told = {"quantities": ", ".join(names), "lines": "\n".join(lines), "asked": steps[-1].result}
-    return PROBLEM.format(opening=story.opening, **told), quantities, steps
+    wording = {"quantities": ", ".join(names), "lines": "\n".join(lines), "asked": steps[-1].result}
+    return PROBLEM.format(opening=story.opening, **wording), quantities, steps
 
 
 def read(prompt: str) -> list[Step]:
@@ -170,6 +170,6 @@ def _read(line: str) -> Step:
 def _formula(words: str) -> Formula:
     for operation, wordings in WORDINGS.items():
         for wording in wordings:
-            if found := re.fullmatch(wording.format(left=r"(?P<left>\w+)", right=r"(?P<right>\w+)"), words):
-                return Formula(operation=operation, **found.groupdict())
+            if match := re.fullmatch(wording.format(left=r"(?P<left>\w+)", right=r"(?P<right>\w+)"), words):
+                return Formula(operation=operation, **match.groupdict())
     raise ValueError(f"no operation is worded as {words!r}")

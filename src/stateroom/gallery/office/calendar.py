@@ -43,7 +43,7 @@ class CalendarTools:
             page: Which page of the results.
         """
         wanted, attendee = records.words(query), state.id_of(Contact, attendee_id)
-        found = [
+        events = [
             event
             for event in state.events.values()
             if not event.cancelled
@@ -52,7 +52,7 @@ class CalendarTools:
             and (last_day is None or event.start.date() <= last_day)
             and records.has_words(wanted, event.title)
         ]
-        return records.page_of(sorted(found, key=lambda event: (event.start, event.id)), page, _brief)
+        return records.page_of(sorted(events, key=lambda event: (event.start, event.id)), page, _brief)
 
     @tool(effect="read")
     def find_free_slot(

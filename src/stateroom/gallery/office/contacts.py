@@ -22,14 +22,14 @@ class ContactTools:
             page: Which page of the results.
         """
         wanted, of = records.words(query), company.strip().lower()
-        found = [
+        contacts = [
             contact
             for contact in state.contacts.values()
             if contact.merged_into is None
             and of in contact.company.lower()
             and records.has_words(wanted, contact.name, contact.email, contact.title)
         ]
-        return records.page_of(found, page, _brief)
+        return records.page_of(contacts, page, _brief)
 
     @tool(effect="read")
     def get_contact(self, state: Office, contact_id: str) -> Contact:

@@ -33,14 +33,14 @@ class ExpenseTools:
             page: Which page of the results.
         """
         wanted, employee = records.words(query), state.id_of(Contact, employee_id)
-        found = [
+        expenses = [
             expense
             for expense in state.expenses.values()
             if (not employee or expense.employee == employee)
             and (status is None or expense.status == status)
             and records.has_words(wanted, expense.vendor, expense.purpose, expense.receipt)
         ]
-        return records.page_of(found, page, _brief)
+        return records.page_of(expenses, page, _brief)
 
     @tool(effect="read")
     def get_expense(self, state: Office, expense_id: str) -> Expense:

@@ -30,8 +30,8 @@ class FileTools:
             page: Which page of the results.
         """
         wanted = records.words(query)
-        found = [file for file in state.files.values() if records.has_words(wanted, file.name, file.folder)]
-        return records.page_of(found, page, _brief)
+        files = [file for file in state.files.values() if records.has_words(wanted, file.name, file.folder)]
+        return records.page_of(files, page, _brief)
 
     @tool(effect="read")
     def read_file(self, state: Office, file_id: str) -> File:

@@ -33,7 +33,7 @@ class MailTools:
             page: Which page of the results.
         """
         wanted, by = records.words(query), sender.strip().lower()
-        found = [
+        mails = [
             mail
             for mail in state.mails.values()
             if not mail.archived
@@ -42,7 +42,7 @@ class MailTools:
             and (since is None or mail.sent_at.date() >= since)
             and records.has_words(wanted, mail.subject, mail.body)
         ]
-        return records.page_of(sorted(found, key=lambda mail: mail.sent_at, reverse=True), page, _brief)
+        return records.page_of(sorted(mails, key=lambda mail: mail.sent_at, reverse=True), page, _brief)
 
     @tool(effect="read")
     def read_mail(self, state: Office, mail_id: str) -> Mail:

@@ -22,10 +22,10 @@ class ProjectTools:
             page: Which page of the results.
         """
         wanted = records.words(query)
-        found = [
+        projects = [
             project for project in state.projects.values() if records.has_words(wanted, project.name, project.client)
         ]
-        return records.page_of(found, page, _brief_project)
+        return records.page_of(projects, page, _brief_project)
 
     @tool(effect="read")
     def search_tickets(
@@ -49,7 +49,7 @@ class ProjectTools:
         wanted = records.words(query)
         project = state.id_of(Project, project_id)
         assignee = state.id_of(Contact, assignee_id)
-        found = [
+        tickets = [
             ticket
             for ticket in state.tickets.values()
             if (ticket.status == status if status else ticket.status != "closed")
@@ -57,7 +57,7 @@ class ProjectTools:
             and (not assignee or ticket.assignee == assignee)
             and records.has_words(wanted, ticket.title)
         ]
-        return records.page_of(found, page, _brief_ticket)
+        return records.page_of(tickets, page, _brief_ticket)
 
     @tool(effect="read")
     def get_ticket(self, state: Office, ticket_id: str) -> Ticket:

@@ -89,8 +89,8 @@ def manager_reply(state: Office, manager: Literal["yes", "no"], message: str) ->
     if waiting:
         for record_id in waiting:
             state.approvals[record_id] = Approval(id=record_id, granted=manager == "yes")
-        said = "Yes, I approve" if manager == "yes" else "No, I do not approve"
-        return f"{said} {' and '.join(waiting)}."
+        words = "Yes, I approve" if manager == "yes" else "No, I do not approve"
+        return f"{words} {' and '.join(waiting)}."
     if state.approvals:
         return None
     state.puzzled += 1

@@ -62,7 +62,7 @@ def recognise(prompt: str) -> tuple[Kind, Asked] | None:
 
 def make_task(kind: Kind, rng: Random, tools: Mapping[str, Tool]) -> dict[str, Any]:
     """A task row of a kind; `tools` run its script."""
-    drawn, gold, told = _feasible(kind, rng, tools)
+    drawn, gold, messages = _feasible(kind, rng, tools)
     prompt = rng.choice(kind.wordings).format(**drawn.asked)
     return {
         "responses_create_params": {
@@ -73,7 +73,7 @@ def make_task(kind: Kind, rng: Random, tools: Mapping[str, Tool]) -> dict[str, A
         "changes": drawn.changes.model_dump(mode="json", exclude_defaults=True),
         "manager": drawn.manager,
         "gold": gold,
-        "told": told,
+        "told": messages,
     }
 
 
@@ -115,17 +115,17 @@ def _done(
     add_records(state, drawn.changes)
     script = kind.script(drawn.asked)
     gold: list[dict[str, Any]] = []
-    told: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     result: Any = None
     while True:
         try:
             step = script.send(result)
         except StopIteration:
-            return gold, told
+            return gold, messages
         if isinstance(step, Call):
             gold.append({"name": step.name, "arguments": step.arguments})
             if step.says:
-                told.append({"to": step.arguments["to"], "says": list(step.says)})
+                messages.append({"to": step.arguments["to"], "says": list(step.says)})
             tool = tools[step.name]
             result = to_jsonable_python(tool.procedure.function(state=state, **tool.bind(step.arguments)))
         else:

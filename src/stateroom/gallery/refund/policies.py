@@ -24,8 +24,8 @@ class ReferencePolicy(Policy):
     """Asks what it needs to know, looks up the order, and settles it by the rules."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-        said = last_user_text(conversation)
-        about = re.search(r"It is the (.+?)\. ", said)
+        text = last_user_text(conversation)
+        about = re.search(r"It is the (.+?)\. ", text)
         if about is None:
             asked = "Which item is it about, and what is wrong with it?"
             known = _email(conversation) is not None
@@ -36,7 +36,7 @@ class ReferencePolicy(Policy):
         order_id = _order_id(results[0], about[1])
         if len(results) == 2:
             order = Order(**{name: results[1][name] for name in Order.model_fields})
-            return [self._settle(order_id, due(order, _reason(said)))]
+            return [self._settle(order_id, due(order, _reason(text)))]
         return [message(_tell(results[2], about[1]))]
 
     def _look(self, results: list[Any], conversation: list[Item], item: str) -> Item:

@@ -117,8 +117,8 @@ async def _check_episodes(episodes: Episodes) -> list[Finding]:
 def _endless(play: Play, failure: PlayFailure) -> list[Finding]:
     """The findings if an episode does not end: no other check can run."""
     check = {"seed": SEED, "play": TOOLS, "verify": VERIFIER}[failure.phase]
-    told = finding(check, [Fault(f"task {play.task}, by {play.policy.name}: {failure.why}")], "")
-    return [told if name == check else skipped(name, "an episode does not end") for name in PLAYED]
+    endless = finding(check, [Fault(f"task {play.task}, by {play.policy.name}: {failure.why}")], "")
+    return [endless if name == check else skipped(name, "an episode does not end") for name in PLAYED]
 
 
 # The check `tasks`: every row can be used, and has a prompt.
@@ -197,7 +197,7 @@ def _groups(numbered: Iterable[tuple[Hashable, int]]) -> list[list[int]]:
 
 def _unknown_tools(environment: Environment[Any, Any], rows: Sequence[Row]) -> Iterator[Fault]:
     for number, row in enumerate(rows):
-        told = request_of(row).get("tools") or []
-        unknown = [tool.get("name") for tool in told if tool.get("name") not in environment.tools]
+        offered = request_of(row).get("tools") or []
+        unknown = [tool.get("name") for tool in offered if tool.get("name") not in environment.tools]
         if unknown:
             yield Fault(f"task {number}: it names {listed(unknown)}, and there is no such tool")

@@ -122,8 +122,8 @@ class Play:
                 return f"{step} gives {', and '.join(brief_pair(step.content, again.content))}"
         for change, again_change in zip(self.changes, other.changes, strict=False):
             if not equal(change.patch, again_change.patch):
-                told = brief_pair(change.patch, again_change.patch)
-                return f"{change.name} changes the state by {', and by '.join(told)}"
+                patches = brief_pair(change.patch, again_change.patch)
+                return f"{change.name} changes the state by {', and by '.join(patches)}"
         verdict, verdict_again = (None if each.verdict is None else vars(each.verdict) for each in (self, other))
         if verdict != verdict_again and not same(verdict, verdict_again):
             return f"the verdict is {', and '.join(brief_pair(verdict, verdict_again))}"
@@ -162,10 +162,10 @@ class _RecordingSession(WrappedWorkspace):
 
     async def reply(self, message: str, *, call_id: str) -> str | None:
         start = perf_counter()
-        said = await self._session.reply(message, call_id=call_id)
-        step = PlayedStep("reply", message, call_id, said, None, perf_counter() - start, is_reply=True)
+        answer = await self._session.reply(message, call_id=call_id)
+        step = PlayedStep("reply", message, call_id, answer, None, perf_counter() - start, is_reply=True)
         self._play.steps.append(step)
-        return said
+        return answer
 
 
 async def _play(instance: Instance, policy: CheckPolicy, task: int, row: Row, *, closely: bool = False) -> Play:

@@ -103,8 +103,8 @@ class RandomPolicy(Policy):
         if step >= min(CALLS_PER_TOOL * len(tools), MAX_CALLS):
             return [message("I have called every tool.")]
         tool = tools[step % len(tools)]
-        said = (text_of(item) for item in conversation if item.get("type", "message") == "message")
-        words = (word for text in said for word in words_of(text))
+        texts = (text_of(item) for item in conversation if item.get("type", "message") == "message")
+        words = (word for text in texts for word in words_of(text))
         seen = [*self._task, *words, *seen_in(outputs_of(conversation[-RECENT_ITEMS:]))]
         parameters = tool["parameters"]
         arguments = RandomValue(self.rng, seen).value(parameters, parameters.get("$defs", {}))

@@ -113,8 +113,8 @@ def check_tools(episodes: Episodes) -> Finding:
     tools = episodes.instance.environment.tools
     unseen = [name for name in tools if name not in worked]
     beside = f"; not seen at work: {listed(unseen)}" if unseen else ""
-    said = f"{len(worked)} of {len(tools)} went well, in {plural(len(steps), 'call')}{beside}"
-    return finding(TOOLS, faults, said)
+    summary = f"{len(worked)} of {len(tools)} went well, in {plural(len(steps), 'call')}{beside}"
+    return finding(TOOLS, faults, summary)
 
 
 def _raised(episodes: Episodes, worked: set[str]) -> Iterator[Fault]:
@@ -143,9 +143,9 @@ def _never_worked(episodes: Episodes, steps: list[PlayedStep], worked: set[str])
     for name, step in refused.items():
         if name in used or not step.input:
             calls = sum(each.name == name for each in steps)
-            told = f"{step}: {step.content['error']['message']}"
+            answer = f"{step}: {step.content['error']['message']}"
             how = "its only call," if calls == 1 else f"each of {calls} calls, such as"
-            yield Fault(f"{name} failed in {how} {told}", name in used)
+            yield Fault(f"{name} failed in {how} {answer}", name in used)
 
 
 def _too_slow(steps: list[PlayedStep]) -> Iterator[Fault]:

@@ -79,8 +79,8 @@ def check_idle(episodes: Episodes) -> Finding:
         advice = "let verify ask for what was done, or the task for more"
         faults.append(Fault(f"task {listed(not_at_all)}: doing nothing gets the full reward; {advice}"))
     if by_metrics:
-        told = "doing nothing gets the full reward, and only the metrics tell"
-        faults.append(Fault(f"task {listed(by_metrics)}: {told}", serious=False))
+        problem = "doing nothing gets the full reward, and only the metrics tell"
+        faults.append(Fault(f"task {listed(by_metrics)}: {problem}", serious=False))
     return finding(IDLE, faults, f"doing nothing solves none of {plural(len(episodes.idle), 'task')}")
 
 
@@ -124,8 +124,8 @@ def check_verifier(episodes: Episodes) -> Finding:
     faults = [fault for play in plays for fault in _verifier_faults(play)]
     rewards = [play.verdict.reward for play in plays if play.verdict is not None]
     lowest, highest = min(rewards, default=0.0), max(rewards, default=0.0)
-    said = f"{plural(len(rewards), 'verdict')}, from {lowest:g} to {highest:g}; the same when asked again"
-    return finding(VERIFIER, faults, said)
+    summary = f"{plural(len(rewards), 'verdict')}, from {lowest:g} to {highest:g}; the same when asked again"
+    return finding(VERIFIER, faults, summary)
 
 
 def _verifier_faults(play: Play) -> Iterator[Fault]:

@@ -84,12 +84,12 @@ class _ProcessWorker:
     async def receive(self) -> Sequence[FromWorker]:
         try:
             async with asyncio.timeout(self._silence):
-                found: Sequence[FromWorker] | Refused = await self._read()
+                messages: Sequence[FromWorker] | Refused = await self._read()
         except TimeoutError:
             raise WorkerLost(f"worker process {self._process.pid} is silent") from None
-        if isinstance(found, Refused):
-            raise found.error()
-        return found
+        if isinstance(messages, Refused):
+            raise messages.error()
+        return messages
 
     async def _write(self, message: Any) -> None:
         try:

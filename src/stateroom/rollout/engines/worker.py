@@ -65,14 +65,14 @@ class Starter:
         )
 
     async def _find_or_seed(self, row: Row, find: Find) -> EpisodeSession:
-        if (found := await find(row)) is not None:
-            return found
+        if (session := await find(row)) is not None:
+            return session
         try:
             return await self._seed(row)
         except StoreError:  # the worker that had it before may have come first after all
-            if (found := await find(row)) is None:
+            if (session := await find(row)) is None:
                 raise
-            return found
+            return session
 
     async def _seed(self, row: Row) -> EpisodeSession:
         return await self._backend.seed(row, seed=self._plan.seed_of_row(row), began=EPOCH)
@@ -118,10 +118,10 @@ class _Group:
             return self._sessions.pop(key_of(row))
 
     async def _start_all(self) -> dict[Key, EpisodeSession]:
-        found = {key_of(row): await self._find(row) for row in self._rows}
-        new = [row for row in self._rows if found[key_of(row)] is None]
+        begun = {key_of(row): await self._find(row) for row in self._rows}
+        new = [row for row in self._rows if begun[key_of(row)] is None]
         forks = dict(zip(map(key_of, new), await self._fork(new) if new else (), strict=True))
-        return {key: session or forks[key] for key, session in found.items()}
+        return {key: session or forks[key] for key, session in begun.items()}
 
     async def _fork(self, rows: Sequence[Row]) -> Sequence[EpisodeSession]:
         """New sessions for rows, which may name them and their parent."""
@@ -178,8 +178,8 @@ class Link:
         if self._error is not None:
             raise self._error
         self._news.clear()
-        told, self._told = self._told, []
-        return told
+        messages, self._told = self._told, []
+        return messages
 
 
 @asynccontextmanager

@@ -84,21 +84,21 @@ RULES: dict[str, type[Rule]] = {"best-of": BestOf, "beam": Beam, "monte-carlo": 
 
 def find_rule(name: str, settings: dict[str, int]) -> Rule:
     """The rule of a name, or of `module:Class`, with its settings."""
-    found: Any = RULES.get(name)
-    if found is None:
+    kind: Any = RULES.get(name)
+    if kind is None:
         if ":" not in name:
             known = ", ".join(RULES)
             raise InvalidOption("rule", f"there is no {name!r}; there are {known}. One of your own is module:Class")
-        found = load_class(name)
-    if not (isinstance(found, type) and inspect.iscoroutinefunction(getattr(found, "grow", None))):
+        kind = load_class(name)
+    if not (isinstance(kind, type) and inspect.iscoroutinefunction(getattr(kind, "grow", None))):
         raise InvalidOption("rule", f"{name} is not one: a class with a method `async def grow(self, tree)`")
-    taken = inspect.signature(found).parameters
+    taken = inspect.signature(kind).parameters
     for setting in settings:
         if setting not in taken:
             raise InvalidOption(setting, f"{name} has no such setting; it has {', '.join(taken) or 'none'}")
     try:
         with contained:
-            made: Rule = found(**settings)
+            made: Rule = kind(**settings)
     except StateroomError:
         raise
     except Exception as error:

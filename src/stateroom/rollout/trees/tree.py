@@ -85,10 +85,10 @@ class Node:
 
     def path(self) -> list[Node]:
         """The nodes from the root to this one."""
-        found = [self]
-        while found[-1].parent is not None:
-            found.append(found[-1].parent)
-        return found[::-1]
+        path = [self]
+        while path[-1].parent is not None:
+            path.append(path[-1].parent)
+        return path[::-1]
 
     def trajectory(self) -> list[Item]:
         """Everything that was said and done from the root to here."""

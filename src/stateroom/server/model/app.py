@@ -194,10 +194,10 @@ async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _conversation_id(given: Any) -> str:
-    found = given.get("id") if isinstance(given, dict) else given
-    if not isinstance(found, str):
+    conversation = given.get("id") if isinstance(given, dict) else given
+    if not isinstance(conversation, str):
         raise wrong_field("conversation", "should be the id of a conversation")
-    return found
+    return conversation
 
 
 async def _health(request: HTTPRequest) -> HTTPResponse:

@@ -56,8 +56,8 @@ def events(made: ModelResponse) -> Iterator[ServerSentEvent]:
     """The completion as server-sent events: the role, the text, each tool call, and the end."""
     message = completion_message(made.answer.items)
     calls = message.pop("tool_calls", ())
-    said = {name: value for name, value in message.items() if value is not None and name != "role"}
-    deltas = [{"role": "assistant"}, *([said] if said else [])]
+    content = {name: value for name, value in message.items() if value is not None and name != "role"}
+    deltas = [{"role": "assistant"}, *([content] if content else [])]
     deltas += [{"tool_calls": [{"index": index, **call}]} for index, call in enumerate(calls)]
     for delta in deltas:
         yield _chunk(made, delta)

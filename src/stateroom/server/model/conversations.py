@@ -177,9 +177,9 @@ class Conversations:
         return _found(await self._shown(conversation), item)
 
     async def delete_item(self, conversation: str, item: str, query: Ignored) -> Reply:
-        found = _found(await self._shown(conversation), item)
+        deleted = _found(await self._shown(conversation), item)
         async with self._changing(conversation) as session:
-            await session.edit([{"place": ["deleted", found["id"]], "value": True}], by=CLIENT)
+            await session.edit([{"place": ["deleted", deleted["id"]], "value": True}], by=CLIENT)
             return await self._described(session)
 
     # The store.
@@ -205,14 +205,14 @@ class Conversations:
 
     async def _items(self, session: Session[ConversationState]) -> list[tuple[Item, str, int]]:
         """The items that were not deleted, as they are stored, each with its batch and its place there."""
-        said, deleted = await self.threads.items(session.id), session.state.deleted
-        batches = groupby(zip(said.items, said.revisions, strict=True), lambda each: each[1])
-        found = [
+        page, deleted = await self.threads.items(session.id), session.state.deleted
+        batches = groupby(zip(page.items, page.revisions, strict=True), lambda each: each[1])
+        items = [
             (item, _batch(session.id, revision), place)
             for revision, batch in batches
             for place, (item, _) in enumerate(batch)
         ]
-        return [each for each in found if responses.item_id(*each) not in deleted]
+        return [each for each in items if responses.item_id(*each) not in deleted]
 
     async def _shown(self, conversation: str) -> list[Item]:
         """The items of a conversation as clients see them."""

@@ -68,12 +68,12 @@ def model_request(
 
 def objects_in(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """A field that must be a list of objects; one that is missing or null is empty."""
-    found = body.get(name)
-    if found is None:
+    objects = body.get(name)
+    if objects is None:
         return []
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+    if not isinstance(objects, list) or not all(isinstance(each, dict) for each in objects):
         raise wrong_field(name, "should be a list of objects")
-    return found
+    return objects
 
 
 def _is_models(item: Item) -> bool:

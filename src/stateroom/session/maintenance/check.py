@@ -38,12 +38,12 @@ class _Examination:
         self.start = whole_after(record)
 
     async def findings(self) -> list[str]:
-        found = [*self._bad_bodies(), *self._gaps(), *self._bad_steps()]
-        found += [line async for line in self._bad_parents()]
-        if not found:  # else it is clear already why it cannot be read
-            found += [line async for line in self._bad_blobs()]
-            found += [line async for line in self._bad_states()]
-        return found
+        findings = [*self._bad_bodies(), *self._gaps(), *self._bad_steps()]
+        findings += [line async for line in self._bad_parents()]
+        if not findings:  # else it is clear already why it cannot be read
+            findings += [line async for line in self._bad_blobs()]
+            findings += [line async for line in self._bad_states()]
+        return findings
 
     def _bad_bodies(self) -> Iterator[str]:
         for entry in self.record.entries:

@@ -69,30 +69,30 @@ class Migrator:
 
     async def plan(self) -> AsyncIterator[tuple[Head, Migrated]]:
         """All sessions, each with what would become of it; all are read, and nothing is changed."""
-        async for head, (found, _) in each_session(self.store, self._look):
-            yield head, found
+        async for head, (migrated, _) in each_session(self.store, self._look):
+            yield head, migrated
 
     async def carry_out(self) -> AsyncIterator[tuple[Head, Migrated]]:
         """The same, and it is done."""
-        async for found in each_session(self.store, self._migrate):
-            yield found
+        async for migrated in each_session(self.store, self._migrate):
+            yield migrated
 
     async def _migrate(self, head: Head) -> Migrated:
-        found, _ = await self._look(head)
-        if found.outcome != "migrated":
-            return found
+        migrated, _ = await self._look(head)
+        if migrated.outcome != "migrated":
+            return migrated
         holder, now = token_hex(12), self.now()
         try:
             leased = await self.store.lease(head.id, holder, now=now, until=now + LEASE_SECONDS)
         except SessionLeased:
-            return found._replace(outcome="in use")
+            return migrated._replace(outcome="in use")
         try:
-            found, cached = await self._look(leased)  # much may have happened before the lease
+            migrated, cached = await self._look(leased)  # much may have happened before the lease
             if cached is not None:
                 await cached.append(cached.prepare("migrated", {}))
-            return found
+            return migrated
         except (Conflict, SessionClosed, SessionExpired):  # a writer without a lease was quicker
-            return found._replace(outcome="in use")
+            return migrated._replace(outcome="in use")
         finally:
             await self.store.release(head.id, holder)
 

@@ -63,8 +63,8 @@ class Retention:
 
     async def plan(self) -> AsyncIterator[tuple[Head, Cut | None]]:
         """All sessions, each with what goes of it; nothing is changed."""
-        async for found in each_session(self.store, self._cut):
-            yield found
+        async for cut in each_session(self.store, self._cut):
+            yield cut
 
     async def carry_out(self) -> AsyncIterator[tuple[Head, Cut | None]]:
         """The same, and it goes."""

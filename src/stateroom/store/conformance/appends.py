@@ -80,9 +80,9 @@ class AppendPromises(Suite):
             snapshot = (await store.load("room", revision)).snapshot
             assert snapshot is not None
             assert snapshot.body == body
-        found = await store.find_call("room", "call")
-        assert found is not None
-        assert found.body == body
+        stored = await store.find_call("room", "call")
+        assert stored is not None
+        assert stored.body == body
 
     async def test_any_text_can_be_an_id(self, store: Store) -> None:
         for number, name in enumerate(NAMES):
@@ -260,6 +260,6 @@ class AppendPromises(Suite):
         await append(store, "other", 2, "call", body=b"other")
         await append(store, "fork", 3, "call", body=b"fork")
         for session in ("room", "other", "fork"):
-            found = await store.find_call(session, "call")
-            assert found is not None
-            assert found.body == session.encode()
+            entry = await store.find_call(session, "call")
+            assert entry is not None
+            assert entry.body == session.encode()

@@ -149,12 +149,12 @@ class ListingPromises(Suite):
             HeadFilter(min_reward=0.5, max_reward=0.5),
         ]
         for each in wanted:
-            found = [head for head in heads if each.matches(head)]
+            matching = [head for head in heads if each.matches(head)]
             judged = sorted(
-                (head for head in found if head.reward is not None), key=lambda head: (head.reward, head.age)
+                (head for head in matching if head.reward is not None), key=lambda head: (head.reward, head.age)
             )
-            assert await list_all(store, each, limit=limit) == found
-            assert await list_all(store, each, "oldest", limit=limit) == found[::-1]
+            assert await list_all(store, each, limit=limit) == matching
+            assert await list_all(store, each, "oldest", limit=limit) == matching[::-1]
             assert await list_all(store, each, "reward", limit=limit) == judged[::-1]
 
     @pytest.mark.parametrize("order", ORDERS)
@@ -168,13 +168,13 @@ class ListingPromises(Suite):
             return f"room {number}"
 
         there = {await create() for _ in range(30)}
-        found = await store.heads(wanted, order=order, limit=4)
-        page = found
+        listed = await store.heads(wanted, order=order, limit=4)
+        page = listed
         while page:
-            more = [asyncio.create_task(create()) for _ in range(4 if len(found) < 40 else 0)]
-            page = await store.heads(wanted, order=order, after=found[-1], limit=4)
+            more = [asyncio.create_task(create()) for _ in range(4 if len(listed) < 40 else 0)]
+            page = await store.heads(wanted, order=order, after=listed[-1], limit=4)
             await asyncio.gather(*more)
-            found += page
-        ids = [head.id for head in found]
+            listed += page
+        ids = [head.id for head in listed]
         assert len(ids) == len({*ids})
         assert {each for each in there if int(each.partition(" ")[2]) % 2} <= {*ids}

@@ -69,8 +69,8 @@ class MaintenancePromises(Suite):
         record = await make.long_session(store)
         await store.prune("room", 6)
         for number, entry in enumerate(record.entries, 1):
-            found = await store.find_call("room", f"call {number}")
-            assert found == (entry if number in (1, 7, 8) else None)
+            stored = await store.find_call("room", f"call {number}")
+            assert stored == (entry if number in (1, 7, 8) else None)
         assert await outcome(append(store, "room", 9, "call 1", fence=4)) is DuplicateCall
         await append(store, "room", 9, "call 3", fence=4)
         assert await store.find_call("room", "call 3") == make.entry(9, "call 3")

@@ -79,44 +79,44 @@ class Reference:
 
     def append(self, commit: Commit) -> None:
         session, entry = commit.session, commit.entry
-        found = self.find(session)
-        found.head.check_live(entry.at)
+        kept = self.find(session)
+        kept.head.check_live(entry.at)
         if entry.call_id is not None and self.find_call(session, entry.call_id):
             raise DuplicateCall(session, entry.call_id)
-        if (found.head.revision + 1, found.head.fence) != (entry.revision, commit.fence):
+        if (kept.head.revision + 1, kept.head.fence) != (entry.revision, commit.fence):
             raise Conflict(session, entry.revision - 1)
-        found.add([entry], [commit.snapshot] if commit.snapshot else [], commit.blobs)
-        expires = found.head.expires if commit.expires is None else commit.expires
-        found.head = replace(found.head, revision=entry.revision, expires=expires, closed=commit.closes)
+        kept.add([entry], [commit.snapshot] if commit.snapshot else [], commit.blobs)
+        expires = kept.head.expires if commit.expires is None else commit.expires
+        kept.head = replace(kept.head, revision=entry.revision, expires=expires, closed=commit.closes)
         if commit.phase is not None:
-            found.head = replace(found.head, phase=commit.phase)
+            kept.head = replace(kept.head, phase=commit.phase)
         if commit.reward is not None:
-            found.head = replace(found.head, reward=commit.reward)
+            kept.head = replace(kept.head, reward=commit.reward)
 
     def touch(self, session: str, now: float, expires: float) -> None:
-        found = self.find(session)
-        found.head.check_live(now)
-        found.head = replace(found.head, expires=expires)
+        kept = self.find(session)
+        kept.head.check_live(now)
+        kept.head = replace(kept.head, expires=expires)
 
     def lease(self, session: str, holder: str, now: float, until: float) -> Head:
-        found = self.find(session)
-        if found.head.holder != holder:
-            if found.head.holder is not None and now < found.head.leased_until:
+        kept = self.find(session)
+        if kept.head.holder != holder:
+            if kept.head.holder is not None and now < kept.head.leased_until:
                 raise SessionLeased(session)
-            found.head = replace(found.head, holder=holder, fence=found.head.fence + 1)
-        found.head = replace(found.head, leased_until=until)
-        return found.head
+            kept.head = replace(kept.head, holder=holder, fence=kept.head.fence + 1)
+        kept.head = replace(kept.head, leased_until=until)
+        return kept.head
 
     def release(self, session: str, holder: str) -> None:
-        found = self.find(session)
-        if found.head.holder == holder:
-            found.head = replace(found.head, holder=None, leased_until=0.0)
+        kept = self.find(session)
+        if kept.head.holder == holder:
+            kept.head = replace(kept.head, holder=None, leased_until=0.0)
 
     def head(self, session: str) -> Head:
         return self.find(session).head
 
     def heads(self, wanted: HeadFilter = ALL_SESSIONS, order: Order = "newest", limit: int = 100) -> list[Head]:
-        heads = [found.head for found in self.sessions.values() if wanted.matches(found.head)]
+        heads = [kept.head for kept in self.sessions.values() if wanted.matches(kept.head)]
         heads.sort(key=lambda head: (head.created, head.id), reverse=order != "oldest")
         if order == "reward":
             heads = sorted((head for head in heads if head.reward is not None), key=_reward, reverse=True)
@@ -127,35 +127,35 @@ class Reference:
         return [head for head in self.heads(order="oldest") if head.parent == session]
 
     def load(self, session: str, at: int | None) -> Loaded:
-        found = self.find(session)
-        until = found.head.revision if at is None else at
-        base = max((revision for revision in found.snapshots if revision <= until), default=0)
-        return Loaded(found.head, found.snapshots.get(base), self.entries(session, base, until))
+        kept = self.find(session)
+        until = kept.head.revision if at is None else at
+        base = max((revision for revision in kept.snapshots if revision <= until), default=0)
+        return Loaded(kept.head, kept.snapshots.get(base), self.entries(session, base, until))
 
     def entries(self, session: str, after: int, until: int | None) -> list[Entry]:
-        found = self.find(session)
-        last = found.head.revision if until is None else until
-        return [found.entries[revision] for revision in sorted(found.entries) if after < revision <= last]
+        kept = self.find(session)
+        last = kept.head.revision if until is None else until
+        return [kept.entries[revision] for revision in sorted(kept.entries) if after < revision <= last]
 
     def find_call(self, session: str, call_id: str) -> Entry | None:
         return next((entry for entry in self.find(session).entries.values() if entry.call_id == call_id), None)
 
     def blobs(self, session: str, digests: list[str]) -> dict[str, bytes]:
-        found = self.find(session)
-        return {digest: found.blobs[digest] for digest in digests if digest in found.blobs}
+        kept = self.find(session)
+        return {digest: kept.blobs[digest] for digest in digests if digest in kept.blobs}
 
     def delete(self, session: str) -> None:
-        found = self.find(session)
+        kept = self.find(session)
         if any(other.head.parent == session for other in self.sessions.values()):
-            found.head = replace(found.head, expires=0.0)
+            kept.head = replace(kept.head, expires=0.0)
         else:
             del self.sessions[session]
 
     def count(self, now: float) -> int:
-        return sum(found.head.expires > now and not found.head.closed for found in self.sessions.values())
+        return sum(kept.head.expires > now and not kept.head.closed for kept in self.sessions.values())
 
     def sweep(self, now: float) -> int:
-        needed = {session for session, found in self.sessions.items() if found.head.expires > now}
+        needed = {session for session, kept in self.sessions.items() if kept.head.expires > now}
         for session in [*needed]:
             parent = self.sessions[session].head.parent
             while parent is not None:
@@ -167,10 +167,10 @@ class Reference:
 
     def look(self, session: str) -> Record:
         """All of a session."""
-        found = self.find(session)
-        entries = [found.entries[revision] for revision in sorted(found.entries)]
-        snapshots = [found.snapshots[revision] for revision in sorted(found.snapshots)]
-        return Record(found.head, entries, snapshots, dict(found.blobs))
+        kept = self.find(session)
+        entries = [kept.entries[revision] for revision in sorted(kept.entries)]
+        snapshots = [kept.snapshots[revision] for revision in sorted(kept.snapshots)]
+        return Record(kept.head, entries, snapshots, dict(kept.blobs))
 
     def export(self, session: str) -> Record:
         self.records.append(self.look(session))
@@ -185,14 +185,14 @@ class Reference:
         kept.add(record.entries, record.snapshots, record.blobs)
 
     def prune(self, session: str, below: int) -> int:
-        found = self.find(session)
-        if below not in found.snapshots:
+        kept = self.find(session)
+        if below not in kept.snapshots:
             raise UnknownRevision(session, "")
-        first = min(found.entries, default=0)
-        goes = [revision for revision in found.entries if first < revision <= below]
+        first = min(kept.entries, default=0)
+        goes = [revision for revision in kept.entries if first < revision <= below]
         for revision in goes:
-            del found.entries[revision]
-        found.snapshots = {revision: kept for revision, kept in found.snapshots.items() if revision >= below}
+            del kept.entries[revision]
+        kept.snapshots = {at: body for at, body in kept.snapshots.items() if at >= below}
         # Whether a restore brings back what was pruned, the contract does not say.
         self.records = [record for record in self.records if record.head.id != session]
         return len(goes)
@@ -266,8 +266,8 @@ def choose_call(model: Reference, chance: random.Random, now: float) -> tuple[st
     }
     if name in of_the_store:
         return name, of_the_store[name]
-    found = model.sessions.get(session)
-    revision = found.head.revision if found else 0
+    known = model.sessions.get(session)
+    revision = known.head.revision if known else 0
     of_the_session: dict[str, dict[str, Any]] = {
         "touch": {"now": now, "expires": _choose_expiry(chance, now)},
         "lease": {"holder": chance.choice("abc"), "now": now, "until": now + chance.choice([2.0, 10.0])},
@@ -279,7 +279,7 @@ def choose_call(model: Reference, chance: random.Random, now: float) -> tuple[st
         },
         "find_call": {"call_id": _choose_call_id(chance) or "call"},
         "blobs": {"digests": [*_choose_blobs(chance, 5)]},
-        "prune": {"below": chance.choice([*(found.snapshots if found else ()), revision])},
+        "prune": {"below": chance.choice([*(known.snapshots if known else ()), revision])},
     }
     return name, {"session": session, **of_the_session.get(name, {})}
 

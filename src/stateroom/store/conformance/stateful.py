@@ -75,8 +75,8 @@ class StoreMachine(RuleBasedStateMachine):
             self.runner.close()
 
     def head(self, session: str) -> Head:
-        found = self.model.sessions.get(session)
-        return found.head if found else make.head(session)
+        known = self.model.sessions.get(session)
+        return known.head if known else make.head(session)
 
     def body(self) -> bytes:
         """One that no other entry or snapshot has."""
@@ -170,8 +170,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(session=SESSIONS, data=st.data())
     def prune(self, session: str, data: st.DataObject) -> None:
-        found = self.model.sessions.get(session)
-        below = data.draw(st.sampled_from([*reversed(found.snapshots if found else ()), 2]))
+        known = self.model.sessions.get(session)
+        below = data.draw(st.sampled_from([*reversed(known.snapshots if known else ()), 2]))
         self.change("prune", session=session, below=below)
 
     # They go, and come back.

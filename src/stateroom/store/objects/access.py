@@ -73,16 +73,16 @@ class Access:
         known = self._views.get(session)
         name = layout.head_name(layout.key_of(session))
         try:
-            found = await (self.backend.read_changed(name, known.version) if known else self.backend.read(name))
+            stored = await (self.backend.read_changed(name, known.version) if known else self.backend.read(name))
         except Missing:
             raise self._unknown(session) from None
-        if found is None and known is not None:
+        if stored is None and known is not None:
             return known
-        assert found is not None
-        content = layout.decode_head(found.data, name)
+        assert stored is not None
+        content = layout.decode_head(stored.data, name)
         if isinstance(content, Gone):
             raise self._unknown(session)
-        return self.remember(content, found.version)
+        return self.remember(content, stored.version)
 
     def _unknown(self, session: str) -> UnknownSession:
         self._views.pop(session, None)
@@ -100,10 +100,10 @@ class Access:
         """The head object of a key, if there is one."""
         name = layout.head_name(key)
         try:
-            found = await self.backend.read(name)
+            stored = await self.backend.read(name)
         except Missing:
             return None, None
-        return layout.decode_head(found.data, name), found.version
+        return layout.decode_head(stored.data, name), stored.version
 
     async def swap(self, key: str, content: Root | Gone, version: Version | None) -> tuple[Root | Gone, Version]:
         """Replace a head object, or nothing; the new one with its stamp, and its version. Else raises `Moved`."""
@@ -267,10 +267,10 @@ class Access:
             revision, position = in_tail
             records = root.tail.records[position:]
         else:
-            found = await self._find_snapshot(view, until)
-            if found is None:
+            newest = await self._find_snapshot(view, until)
+            if newest is None:
                 return Loaded(root.head, None, await self.read_entries(view, 0, until))
-            number, revision, position = found
+            number, revision, position = newest
             segment = root.segments[number]
             end = segment.size
             if segment.last > until:
@@ -292,8 +292,8 @@ class Access:
                 continue
             if segment.newest_snapshot <= until:
                 return number, segment.newest_snapshot, segment.newest_position
-            found = (await self.read_index(view, segment)).newest_snapshot(until)
-            return (number, *found) if found else None
+            newest = (await self.read_index(view, segment)).newest_snapshot(until)
+            return (number, *newest) if newest else None
         return None
 
     def _pieces(

@@ -243,9 +243,9 @@ class Folder(ObjectBackend):
 
     async def list(self, folder: str, after: str = "") -> AsyncGenerator[list[Listed]]:
         def work() -> list[Listed]:
-            found = sorted((name, path) for name, path in self._walk(self.root / folder, folder) if name > after)
+            files = sorted((name, path) for name, path in self._walk(self.root / folder, folder) if name > after)
             listed: list[Listed] = []
-            for name, path in found:
+            for name, path in files:
                 with suppress(FileNotFoundError):
                     status = os.stat(path)
                     listed.append(Listed(name, status.st_size, datetime.fromtimestamp(status.st_mtime, UTC), None))

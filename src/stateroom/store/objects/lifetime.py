@@ -112,9 +112,9 @@ async def find_forks(access: Access, session: str, *, prevent: bool = False) -> 
     """The forks of a session; `prevent` stops those that have not begun."""
     notes = [each.name for each in await access.backend.list_all(layout.forks_folder(layout.key_of(session)))]
     owners = [(note, owner) for note in notes if (owner := layout.owner_of(note))]
-    found = await asyncio.gather(*(_find_fork(access, note, owner, prevent=prevent) for note, owner in owners))
-    roots = [fork for fork in found if isinstance(fork, Root)]
-    return Forks(roots, any(isinstance(fork, BadData) for fork in found), [note for note, _ in owners])
+    forks = await asyncio.gather(*(_find_fork(access, note, owner, prevent=prevent) for note, owner in owners))
+    roots = [fork for fork in forks if isinstance(fork, Root)]
+    return Forks(roots, any(isinstance(fork, BadData) for fork in forks), [note for note, _ in owners])
 
 
 async def _find_fork(access: Access, note: str, owner: Owner, *, prevent: bool) -> Root | BadData | None:

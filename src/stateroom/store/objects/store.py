@@ -101,12 +101,12 @@ class ObjectStore(Store):
 
     async def _check_mark(self) -> None:
         try:
-            found = await self.backend.read(layout.MARK)
+            mark = await self.backend.read(layout.MARK)
         except Missing:
             await self._leave_mark()
             return
         try:
-            version = msgspec.json.decode(found.data, type=_Mark).stateroom
+            version = msgspec.json.decode(mark.data, type=_Mark).stateroom
         except msgspec.DecodeError:
             raise ForeignStore(f"{self.backend.url}: {layout.MARK!r} is not what a Stateroom store has there") from None
         check_version(self.backend.url, version, FORMAT)
@@ -200,7 +200,7 @@ class ObjectStore(Store):
 
     async def _newest(self, environment: str | None, after: Head | None, limit: int) -> list[Head]:
         first = f"{layout.RECENT}/{layout.age_of(after.created)}" if after else ""
-        found: list[Head] = []
+        heads: list[Head] = []
         waiting: list[str] = []
         """Names of sessions, all of an age or none: those of one age are in order only once their heads are read."""
         async with aclosing(self.backend.list(layout.RECENT, first)) as portions:
@@ -211,15 +211,15 @@ class ObjectStore(Store):
                     age, _, mark, _ = name.split(".")
                     if environment is not None and mark != layout.environment_of(environment):
                         continue
-                    full = len(found) + len(waiting) >= limit
+                    full = len(heads) + len(waiting) >= limit
                     if full and waiting and not waiting[-1].startswith(f"{age}."):
-                        found += await self._read_recent(waiting, environment, after)
+                        heads += await self._read_recent(waiting, environment, after)
                         waiting = []
-                        if len(found) >= limit:
-                            return found[:limit]
+                        if len(heads) >= limit:
+                            return heads[:limit]
                     waiting.append(name)
-        found += await self._read_recent(waiting, environment, after)
-        return found[:limit]
+        heads += await self._read_recent(waiting, environment, after)
+        return heads[:limit]
 
     async def _read_recent(self, names: Sequence[str], environment: str | None, after: Head | None) -> list[Head]:
         """The heads of sessions that still exist, the newest first."""

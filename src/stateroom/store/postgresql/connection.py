@@ -164,11 +164,11 @@ class PostgresLink:
 
     def _lose(self, error: Exception) -> None:
         """Give this connection up."""
-        answer, said = self._answer, [_primary_message(result) for result in self._results if result.error_message]
+        answer, messages = self._answer, [_primary_message(result) for result in self._results if result.error_message]
         self.close()
         if answer is not None and not answer.done():
             known = isinstance(error, psycopg.Error | TimeoutError)
-            why = one_line("; ".join([*said, str(error) if known else repr(error)]))
+            why = one_line("; ".join([*messages, str(error) if known else repr(error)]))
             lost = StoreUnavailable(f"the connection to PostgreSQL was lost: {why}")
             lost.__cause__ = error
             answer.set_exception(lost)

@@ -173,8 +173,8 @@ class PostgreSQLStore(Store):
 
     async def prune(self, session: str, below: int) -> int:
         async with self.link() as link:
-            ((gone, found),) = await link.ask(self.sql.prune, [text(session), whole(below)], LONG_ANSWER_SECONDS)
-            if not found:
+            ((gone, has_snapshot),) = await link.ask(self.sql.prune, [text(session), whole(below)], LONG_ANSWER_SECONDS)
+            if not has_snapshot:
                 await self._head(link, session)
                 raise no_snapshot(session, below)
         return int(gone)
@@ -190,8 +190,8 @@ class PostgreSQLStore(Store):
 
     async def delete(self, session: str) -> None:
         async with self.link() as link:
-            ((found,),) = await link.ask(self.sql.delete, [text(session)], LONG_ANSWER_SECONDS)
-        if not found:
+            ((existed,),) = await link.ask(self.sql.delete, [text(session)], LONG_ANSWER_SECONDS)
+        if not existed:
             raise UnknownSession(session)
 
     # Reading.
@@ -210,13 +210,13 @@ class PostgreSQLStore(Store):
         self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
         last = () if after is None else tuple(map(binary.text_or_real, place_of(after, order)))
-        found: list[Head] = []
+        heads: list[Head] = []
         while True:  # more than once if damaged heads are passed over
             statement, values = self.sql.heads(wanted, order, last, limit)
             rows = await self._ask(statement, *values)
-            found += READER.heads(rows)
-            if len(found) >= limit or len(rows) < limit:
-                return found[:limit]
+            heads += READER.heads(rows)
+            if len(heads) >= limit or len(rows) < limit:
+                return heads[:limit]
             last = binary.place_of_row(rows[-1], order)
 
     async def children(self, session: str) -> list[Head]:
@@ -297,25 +297,25 @@ class PostgreSQLMaintenance(Maintenance):
         return {kind: Size(count, size) for kind, count, size in rows}
 
     async def orphans(self) -> list[str]:
-        found = []
+        orphans = []
         async with self.store.link() as link:
             for table, statement in self.store.sql.orphans.items():
                 rows = await link.ask(statement, (), LONG_ANSWER_SECONDS)
-                found += [f"{lost_parts(table, shown(session))}: {count}" for session, count in rows]
+                orphans += [f"{lost_parts(table, shown(session))}: {count}" for session, count in rows]
             forks = await link.ask(self.store.sql.lost_forks, (), LONG_ANSWER_SECONDS)
-            found += [lost_fork(shown(fork), shown(parent)) for fork, parent in forks]
-            return found + await self._damages(link)
+            orphans += [lost_fork(shown(fork), shown(parent)) for fork, parent in forks]
+            return orphans + await self._damages(link)
 
     async def _damages(self, link: PostgresLink) -> list[str]:
         """The errors of the heads that cannot be read."""
-        found: list[str] = []
+        damages: list[str] = []
         last: tuple[bytes, ...] = ()
         while rows := await link.ask(
             *self.store.sql.heads(ALL_SESSIONS, "newest", last, HEADS_PER_STATEMENT), LONG_ANSWER_SECONDS
         ):
-            found += READER.damages(rows)
+            damages += READER.damages(rows)
             last = binary.place_of_row(rows[-1], "newest")
-        return found
+        return damages
 
     async def vacuum(self) -> None:
         """Remove data without a session, and make the space of what was removed reusable."""

@@ -148,8 +148,8 @@ class ServerLink(RedisLink):
     async def keys(self, pattern: str) -> AsyncIterator[bytes]:
         cursor = b"0"
         while True:
-            cursor, found = await self.ask("SCAN", cursor, "MATCH", pattern, "COUNT", str(SCAN_COUNT))
-            for key in found:
+            cursor, keys = await self.ask("SCAN", cursor, "MATCH", pattern, "COUNT", str(SCAN_COUNT))
+            for key in keys:
                 yield key
             if cursor == b"0":
                 return
@@ -323,10 +323,10 @@ _WITHIN = re.compile(r"@user_script: ?\d+: -(OOM|READONLY) ")
 
 def _unwrapped(error: ResponseError) -> ResponseError:
     """The error itself, also if it happened within a script."""
-    found = _WITHIN.search(str(error))
-    if found is None:
+    match = _WITHIN.search(str(error))
+    if match is None:
         return error
-    return {"OOM": OutOfMemoryError, "READONLY": ReadOnlyError}[found[1]](str(error))
+    return {"OOM": OutOfMemoryError, "READONLY": ReadOnlyError}[match[1]](str(error))
 
 
 def _explain(error: Exception) -> str:
@@ -420,10 +420,10 @@ _LINKS = {"": _server, "unix": _socket, "sentinel": _sentinel, "cluster": _clust
 
 
 def _addresses(parts: StoreURL, hosts: str, port: int, only: int | None = None) -> list[tuple[str, int]]:
-    found = [_HOST.fullmatch(each) for each in hosts.split(",")]
-    if not all(found) or (only and len(found) > only):
+    matches = [_HOST.fullmatch(each) for each in hosts.split(",")]
+    if not all(matches) or (only and len(matches) > only):
         raise UnknownStore(f"{without_secrets(parts.url)} has no address that can be understood: {FORMS}")
-    return [(each["host"].strip("[]"), int(each["port"] or port)) for each in found if each]
+    return [(each["host"].strip("[]"), int(each["port"] or port)) for each in matches if each]
 
 
 def _database(parts: StoreURL, text: str) -> int:

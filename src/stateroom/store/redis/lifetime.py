@@ -115,8 +115,8 @@ class SessionIndex:
 
     async def all(self) -> list[bytes]:
         """All members, from the oldest."""
-        found: list[bytes] = await self._link.ask("ZRANGE", self._by_age, "0", "-1")
-        return found
+        members: list[bytes] = await self._link.ask("ZRANGE", self._by_age, "0", "-1")
+        return members
 
     async def page(self, environment: str | None, newest: str, start: int, size: int) -> list[tuple[bytes, float]]:
         """A page of members and their times of creation, the newest first, beginning at a time."""
@@ -132,8 +132,8 @@ class SessionIndex:
 
     async def open_due(self, now: float) -> list[bytes]:
         """Open members that may have expired."""
-        found: list[bytes] = await self._link.ask("ZRANGEBYSCORE", self._open, "-inf", time(now))
-        return found
+        members: list[bytes] = await self._link.ask("ZRANGEBYSCORE", self._open, "-inf", time(now))
+        return members
 
     async def count_open(self, now: float) -> int:
         """The number of open sessions that expire after this time."""
@@ -142,8 +142,8 @@ class SessionIndex:
 
     async def origins(self, members: Sequence[bytes]) -> list[bytes | None]:
         """The origin under which each was announced."""
-        found: list[bytes | None] = await self._link.ask("HMGET", self._origins, *members) if members else []
-        return found
+        origins: list[bytes | None] = await self._link.ask("HMGET", self._origins, *members) if members else []
+        return origins
 
     async def memory(self) -> int:
         """About the bytes of memory that it takes, without the small part that is by environment."""

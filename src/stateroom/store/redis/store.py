@@ -244,13 +244,13 @@ class RedisStore(Store):
 
 async def _check_version(link: RedisLink, key: str) -> None:
     """Check that the data is ours, of a version that we can read; mark an empty place as ours."""
-    found = await link.run(scripts.VERSION_OF, (key,))
-    if found is None:
+    version = await link.run(scripts.VERSION_OF, (key,))
+    if version is None:
         await link.ask("SET", key, str(VERSION), "NX")
-        found = await link.run(scripts.VERSION_OF, (key,))
-    if not found.isdigit():
+        version = await link.run(scripts.VERSION_OF, (key,))
+    if not version.isdigit():
         raise ForeignStore(f"{link.place}: the key {key} is not Stateroom's; choose another prefix=... in the URL")
-    check_version(f"{link.place}: the key {key}", int(found), VERSION)
+    check_version(f"{link.place}: the key {key}", int(version), VERSION)
 
 
 @gated
@@ -305,32 +305,32 @@ class RedisMaintenance(Maintenance):
     # Orphans.
 
     async def orphans(self) -> list[str]:
-        found = await self._find_orphans()
+        orphans = await self._find_orphans()
         # What is under way can look like an orphan, but not twice.
-        return [what for what in await self._find_orphans() if what in found] if found else []
+        return [what for what in await self._find_orphans() if what in orphans] if orphans else []
 
     async def _find_orphans(self) -> list[str]:
         there = await self._survey()
         indexed = set(await self.store.index.all())
         born = {to_member(head.id, birth): head for head, birth in there.sessions.values()}
-        found = [*there.damages.values()]
-        found += [lost_parts(what, session) for session, what in there.parts_alone()]
+        orphans = [*there.damages.values()]
+        orphans += [lost_parts(what, session) for session, what in there.parts_alone()]
         for session in sorted(from_member(member)[0] for member in indexed - born.keys()):
             if session not in there.damages:
-                found.append(f"session {session!r} in the index, which is gone")
+                orphans.append(f"session {session!r} in the index, which is gone")
         for member, head in sorted(born.items()):
             if member not in indexed:
-                found.append(f"session {head.id!r}, which is not in the index")
+                orphans.append(f"session {head.id!r}, which is not in the index")
             if head.parent is None or head.parent in there.damages:
                 continue
             if head.parent not in there.sessions:
-                found.append(lost_fork(head.id, head.parent))
+                orphans.append(lost_fork(head.id, head.parent))
             elif member not in there.forks[head.parent]:
-                found.append(f"session {head.id!r}, which its parent {head.parent!r} does not know of")
+                orphans.append(f"session {head.id!r}, which its parent {head.parent!r} does not know of")
         for session, members in there.forks.items():
             gone = sorted({from_member(member)[0] for member in members - born.keys()} - there.damages.keys())
-            found += [f"fork {fork!r} of session {session!r}, which is gone" for fork in gone]
-        return found
+            orphans += [f"fork {fork!r} of session {session!r}, which is gone" for fork in gone]
+        return orphans
 
     async def vacuum(self) -> None:
         """Correct the index and the sets of forks, and remove data without a session; Redis frees memory by itself."""

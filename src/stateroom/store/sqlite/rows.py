@@ -137,14 +137,14 @@ def read_blobs(connection: sqlite3.Connection, session: str, digests: Sequence[s
     if digests is None:
         rows = connection.execute("SELECT digest, body FROM blobs WHERE session = ?", (session,))
         return {READER.to_text(digest): body for digest, body in rows}
-    found: dict[str, bytes] = {}
+    blobs: dict[str, bytes] = {}
     for digest in digests:
         row = connection.execute(
             "SELECT body FROM blobs WHERE session = ? AND digest = ?", (session, digest)
         ).fetchone()
         if row:
-            found[digest] = row[0]
-    return found
+            blobs[digest] = row[0]
+    return blobs
 
 
 def size(connection: sqlite3.Connection, session: str) -> Size:
@@ -218,10 +218,10 @@ def sweep(connection: sqlite3.Connection, now: float) -> int:
 
 def delete(connection: sqlite3.Connection, session: str) -> None:
     if connection.execute("SELECT 1 FROM sessions WHERE parent = ? LIMIT 1", (session,)).fetchone():
-        found = connection.execute(RENEW, (0.0, session)).rowcount
+        deleted = connection.execute(RENEW, (0.0, session)).rowcount
     else:
-        found = _remove(connection, "?", session)
-    if not found:
+        deleted = _remove(connection, "?", session)
+    if not deleted:
         raise UnknownSession(session)
 
 
@@ -256,18 +256,18 @@ def sizes(connection: sqlite3.Connection) -> dict[str, Size]:
 
 
 def orphans(connection: sqlite3.Connection) -> list[str]:
-    found = []
+    orphans = []
     for table in PARTS:
         rows = connection.execute(
             f"SELECT session, count(*) FROM {table} WHERE session NOT IN (SELECT id FROM sessions) "
             "GROUP BY session ORDER BY session"
         )
-        found += [f"{lost_parts(table, shown(session))}: {count}" for session, count in rows]
+        orphans += [f"{lost_parts(table, shown(session))}: {count}" for session, count in rows]
     forks = connection.execute(
         "SELECT id, parent FROM sessions WHERE parent NOT IN (SELECT id FROM sessions) ORDER BY id"
     )
-    found += [lost_fork(shown(fork), shown(parent)) for fork, parent in forks]
-    return [*found, *READER.damages(connection.execute(f"SELECT {HEAD_COLUMNS} FROM sessions ORDER BY id"))]
+    orphans += [lost_fork(shown(fork), shown(parent)) for fork, parent in forks]
+    return [*orphans, *READER.damages(connection.execute(f"SELECT {HEAD_COLUMNS} FROM sessions ORDER BY id"))]
 
 
 def remove_orphans(connection: sqlite3.Connection) -> None:

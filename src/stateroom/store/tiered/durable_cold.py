@@ -136,18 +136,18 @@ class DurableColdStore(WrappedStore):
             head, copy = await asyncio.gather(self.cold.head(session), self.attempt(self.warm.head(session)))
             last = head.revision if until is None else min(until, head.revision)
             if copy and _is_copy(copy, head) and copy.parent_revision <= after and last <= copy.revision:
-                found = await self.attempt(self.warm.entries(session, after=after, until=last))
-                if found is not None:
-                    return found
+                entries = await self.attempt(self.warm.entries(session, after=after, until=last))
+                if entries is not None:
+                    return entries
         return await self.cold.entries(session, after=after, until=until)
 
     async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
+        blobs: dict[str, bytes] = {}
         if digests is not None and not self._paused:
             _, copies = await asyncio.gather(self.cold.head(session), self.attempt(self.warm.blobs(session, digests)))
-            found = copies or {}
-            digests = [digest for digest in digests if digest not in found]
-        return found if found and not digests else {**found, **await self.cold.blobs(session, digests)}
+            blobs = copies or {}
+            digests = [digest for digest in digests if digest not in blobs]
+        return blobs if blobs and not digests else {**blobs, **await self.cold.blobs(session, digests)}
 
     async def adopt(self, session: str) -> Head:
         """Nothing to do: the warm tier has only copies."""

@@ -205,8 +205,8 @@ class DurableWarmStore(Store):
 
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
         async def ask(tier: Store) -> list[Entry]:
-            found = await tier.entries(session, after=after, until=until)
-            return found[:-1] if found and found[-1].at == BURIED else found
+            entries = await tier.entries(session, after=after, until=until)
+            return entries[:-1] if entries and entries[-1].at == BURIED else entries
 
         return await self.read(session, ask)
 
@@ -334,14 +334,14 @@ class DurableWarmMaintenance(Maintenance):
 
     async def orphans(self) -> list[str]:
         warm, cold = self.store.warm, self.store.cold
-        found = [
+        orphans = [
             f"in the {tier.name} tier: {words}" for tier in (warm, cold) for words in await tier.maintenance.orphans()
         ]
         for head in await all_heads(cold):
             if kind_of(head) == "away" and not await find(warm, head.id):
                 with suppress(UnknownSession):
-                    found += await self._loss(head.id)
-        return found
+                    orphans += await self._loss(head.id)
+        return orphans
 
     async def _loss(self, session: str) -> list[str]:
         head = await self.store.transfer.resting(session, include_lost=True)

@@ -108,8 +108,8 @@ class CommonSlot(Kind):
     def script(self, asked: Asked) -> Script:
         people = []
         for name in (asked["first"], asked["second"], asked["third"]):
-            found = yield from steps.find_person(name)
-            people.append(found["contact_id"])
+            person = yield from steps.find_person(name)
+            people.append(person["contact_id"])
         minutes = int(asked["minutes"])
         slots = yield steps.call("find_free_slot", attendee_ids=people, day=asked["day"], minutes=minutes)
         start = slots["free"][0]
@@ -182,8 +182,8 @@ class ClearDay(Kind):
 
     def script(self, asked: Asked) -> Script:
         ill = (yield from steps.find_person(asked["name"]))["contact_id"]
-        found = yield steps.call("list_events", attendee_id=ill, first_day=asked["day"], last_day=asked["day"])
-        for event in found["results"]:
+        listed = yield steps.call("list_events", attendee_id=ill, first_day=asked["day"], last_day=asked["day"])
+        for event in listed["results"]:
             if event["organizer_id"] == ill:
                 yield steps.call("cancel_event", event_id=event["event_id"])
             else:

@@ -93,8 +93,8 @@ def pay(expense: dict[str, Any]) -> Part[str]:
 
 def allowed(record_id: str, what: str) -> Part[bool]:
     """Ask the manager."""
-    said = yield Say(f"{record_id} ({what}) needs your approval. Do you approve?")
-    return str(said).startswith("Yes")
+    reply = yield Say(f"{record_id} ({what}) needs your approval. Do you approve?")
+    return str(reply).startswith("Yes")
 
 
 class SettleExpense(Kind):
@@ -115,11 +115,11 @@ class SettleExpense(Kind):
 
     def script(self, asked: Asked) -> Script:
         employee = yield from steps.find_person(asked["name"])
-        found = yield steps.call("list_expenses", query=asked["receipt"])
+        listed = yield steps.call("list_expenses", query=asked["receipt"])
         yield steps.call("get_policy", topic="spending")
         wanted = {"employee_id": employee["contact_id"], "receipt": asked["receipt"], "status": "filed"}
-        expense = steps.only(found["results"], **wanted)
-        became = yield from settle(expense, was_paid(found["results"], asked["receipt"]))
+        expense = steps.only(listed["results"], **wanted)
+        became = yield from settle(expense, was_paid(listed["results"], asked["receipt"]))
         return f"{expense['expense_id']} is {became}."
 
 
@@ -163,24 +163,24 @@ class FileReceipt(Kind):
     def filed(self, employee: dict[str, Any]) -> Part[tuple[str, dict[str, Any], str]]:
         """File the receipt of the newest mail and settle it; returns its status, the mail and the receipt."""
         mail = yield from steps.newest_mail(employee["email"], "receipt")
-        said = {
+        receipt = {
             name: steps.reading(f"{name}: (.+)", mail["body"]) for name in ("Receipt", "Vendor", "Category", "Date")
         }
         amount = float(steps.reading(r"Amount: ([\d.]+)", mail["body"]))
-        found = yield steps.call("list_expenses", query=said["Receipt"])
+        listed = yield steps.call("list_expenses", query=receipt["Receipt"])
         yield steps.call("get_policy", topic="spending")
         made = yield steps.call(
             "file_expense",
             employee_id=employee["contact_id"],
-            vendor=said["Vendor"],
-            category=said["Category"],
+            vendor=receipt["Vendor"],
+            category=receipt["Category"],
             amount=amount,
-            receipt=said["Receipt"],
-            spent_on=said["Date"],
+            receipt=receipt["Receipt"],
+            spent_on=receipt["Date"],
         )
-        expense = {**made, "amount": amount, "category": said["Category"], "vendor": said["Vendor"]}
-        became = yield from settle(expense, was_paid(found["results"], said["Receipt"]))
-        return became, mail, said["Receipt"]
+        expense = {**made, "amount": amount, "category": receipt["Category"], "vendor": receipt["Vendor"]}
+        became = yield from settle(expense, was_paid(listed["results"], receipt["Receipt"]))
+        return became, mail, receipt["Receipt"]
 
 
 class FileLarge(FileReceipt):
@@ -231,9 +231,9 @@ class SettleTrip(Kind):
     def script(self, asked: Asked) -> Script:
         employee = yield from steps.find_person(asked["name"])
         query = f"trip to {asked['city']}"
-        found = yield steps.call("list_expenses", query=query, employee_id=employee["contact_id"], status="filed")
+        listed = yield steps.call("list_expenses", query=query, employee_id=employee["contact_id"], status="filed")
         yield steps.call("get_policy", topic="spending")
-        for expense in found["results"]:
+        for expense in listed["results"]:
             yield from settle(expense, paid_before=False)
         return f"The trip to {asked['city']} is settled."
 

@@ -107,8 +107,8 @@ class NewPhone(Kind):
         return Drawn({"name": contact.name, "company": contact.company, "phone": phone(rng)})
 
     def script(self, asked: Asked) -> Script:
-        found = yield from steps.find_person(asked["name"], asked["company"])
-        yield steps.call("update_contact", contact_id=found["contact_id"], phone=asked["phone"])
+        person = yield from steps.find_person(asked["name"], asked["company"])
+        yield steps.call("update_contact", contact_id=person["contact_id"], phone=asked["phone"])
         return f"{asked['name']}'s number is {asked['phone']} now."
 
 

@@ -31,8 +31,8 @@ def only(results: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
 
 def find(search: Call, **wanted: Any) -> Part[dict[str, Any]]:
     """Search, and pick the result with the wanted values."""
-    found = yield search
-    return only(found["results"], **wanted)
+    listed = yield search
+    return only(listed["results"], **wanted)
 
 
 def find_person(name: str, company: str = HOUSE) -> Part[dict[str, Any]]:
@@ -58,14 +58,14 @@ def find_event(title: str, first_day: str, **until: Any) -> Part[dict[str, Any]]
 
 def newest_mail(sender: str, query: str) -> Part[dict[str, Any]]:
     """Read the newest mail of a sender that contains these words."""
-    found = yield call("search_mail", query=query, sender=sender)
-    mail: dict[str, Any] = yield call("read_mail", mail_id=found["results"][0]["mail_id"])
+    listed = yield call("search_mail", query=query, sender=sender)
+    mail: dict[str, Any] = yield call("read_mail", mail_id=listed["results"][0]["mail_id"])
     return mail
 
 
 def reading(pattern: str, text: str) -> str:
     """The group of a pattern in a text. Raises `LookupError` if it is missing."""
-    found = re.search(pattern, text)
-    if found is None:
+    match = re.search(pattern, text)
+    if match is None:
         raise LookupError(f"no {pattern} in {text!r}")
-    return found[1]
+    return match[1]

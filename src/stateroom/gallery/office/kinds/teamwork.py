@@ -23,10 +23,10 @@ def open_work(world: Office) -> Counter[tuple[str, str]]:
 
 def hand_over(project_id: str, old: str, new: str) -> Part[int]:
     """Assign all open tickets of a project to another person."""
-    found = yield steps.call("search_tickets", project_id=project_id, assignee_id=old)
-    for ticket in found["results"]:
+    listed = yield steps.call("search_tickets", project_id=project_id, assignee_id=old)
+    for ticket in listed["results"]:
         yield steps.call("assign_ticket", ticket_id=ticket["ticket_id"], assignee_id=new)
-    return len(found["results"])
+    return len(listed["results"])
 
 
 class AnswerStatus(Kind):
@@ -96,8 +96,8 @@ class CoverLeave(Kind):
         return Drawn({"name": world.contacts[assignee].name, "project": world.projects[project].name})
 
     def script(self, asked: Asked) -> Script:
-        found = yield from steps.find_person(asked["name"])
-        absent = yield steps.call("get_contact", contact_id=found["contact_id"])
+        person = yield from steps.find_person(asked["name"])
+        absent = yield steps.call("get_contact", contact_id=person["contact_id"])
         project = yield from steps.find_project(asked["project"])
         count = yield from hand_over(project["project_id"], absent["id"], absent["deputy"])
         return f"The deputy has {count} more tickets."
@@ -126,8 +126,8 @@ class MergeDuplicates(Kind):
         return Drawn({"name": name, "company": company}, Changes(contacts={double.id: double}))
 
     def script(self, asked: Asked) -> Script:
-        found = yield steps.call("search_contacts", query=asked["name"])
-        entries = [each["contact_id"] for each in found["results"] if each["company"] == asked["company"]]
+        listed = yield steps.call("search_contacts", query=asked["name"])
+        entries = [each["contact_id"] for each in listed["results"] if each["company"] == asked["company"]]
         keep, duplicate = sorted(entries)
         newer = yield steps.call("get_contact", contact_id=duplicate)
         yield steps.call("merge_contacts", keep_id=keep, duplicate_id=duplicate)
@@ -165,8 +165,8 @@ class Handover(Kind):
         new = (yield from steps.find_person(asked["other"]))["contact_id"]
         project = yield from steps.find_project(asked["project"])
         yield from hand_over(project["project_id"], old, new)
-        found = yield steps.call("list_events", attendee_id=old, first_day=asked["day"], last_day=asked["day"])
-        for event in found["results"]:
+        listed = yield steps.call("list_events", attendee_id=old, first_day=asked["day"], last_day=asked["day"])
+        for event in listed["results"]:
             yield steps.call("remove_attendee", event_id=event["event_id"], contact_id=old)
             yield steps.call("add_attendee", event_id=event["event_id"], contact_id=new)
         return f"{asked['other']} has taken over."
