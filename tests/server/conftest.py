@@ -52,6 +52,11 @@ class Client:
         async with self.client.post(f"{self.url}{path}", json={} if body is None else body, **options) as reply:
             return reply.status, await reply.json()
 
+    async def refused(self, path: str, body: Any = None, **options: Any) -> tuple[int, str]:
+        """The status and the code of the error that a post is answered with."""
+        status, reply = await self.post(path, body, **options)
+        return status, reply["error"]["code"]
+
     async def get(self, path: str, **options: Any) -> tuple[int, Any]:
         async with self.client.get(f"{self.url}{path}", **options) as reply:
             return reply.status, await reply.json()

@@ -61,6 +61,15 @@ async def ask(served: Any, method: str, path: str, body: Any = None, **options: 
         return reply.status, await reply.json()
 
 
+async def refusal(served: Any, method: str, path: str, body: Any = None) -> tuple[int, str]:
+    """The status and the code of an error."""
+    status, reply = await ask(served, method, path, body)
+    return status, reply["error"]["code"]
+
+
+ACTIONS: dict[str, Any] = {"fork": {}, "rewind": {"to": 1}, "checkpoint": {"name": "x"}, "close": {}}
+
+
 async def seed(served: Any, environment: str = "counter", **options: Any) -> Any:
     """A new session of the server's own."""
     return await served.services.environments[environment].sessions.seed(ROW, **options)
@@ -317,8 +326,7 @@ async def test_what_differs_between_two_sessions(served: Any) -> None:
     differs = {"from": 2, "to": 2, "with": other.id, "differences": value(7, 4)}
     assert await ask(served, "GET", path) == (200, differs)
     assert (await ask(served, "GET", f"{path}&to=1"))[1]["differences"] == value(7, 3)
-    status, refused = await ask(served, "GET", f"{path}&to=3")  # a revision that only the first has
-    assert (status, refused["error"]["code"]) == (404, "unknown_revision")
+    assert await refusal(served, "GET", f"{path}&to=3") == (404, "unknown_revision")  # that only the first has
     assert (await ask(served, "GET", f"/sessions/{session.id}/diff?from=1&with=nobody"))[0] == 410
 
 
@@ -347,15 +355,13 @@ async def test_a_closed_or_sealed_session_can_be_forked_and_not_changed(served: 
     session = await counted(served, 4)
     await session.verify()
     where = f"/sessions/{session.id}"
-    status, refused = await ask(served, "POST", f"{where}/rewind", {"to": 1})
-    assert (status, refused["error"]["code"]) == (409, "session_sealed")
+    assert await refusal(served, "POST", f"{where}/rewind", {"to": 1}) == (409, "session_sealed")
     assert (await ask(served, "POST", f"{where}/fork"))[0] == 200
     status, closed = await ask(served, "POST", f"{where}/close")
     assert (status, closed["status"], closed["revision"]) == (200, "closed", 4)
     assert await ask(served, "POST", f"{where}/close") == (200, closed)
-    for action, body in (("rewind", {"to": 1}), ("checkpoint", {"name": "x"})):
-        status, refused = await ask(served, "POST", f"{where}/{action}", body)
-        assert (status, refused["error"]["code"]) == (410, "session_closed")
+    for action in ("rewind", "checkpoint"):
+        assert await refusal(served, "POST", f"{where}/{action}", ACTIONS[action]) == (410, "session_closed")
     assert (await ask(served, "POST", f"{where}/fork"))[0] == 200
 
 
@@ -388,8 +394,7 @@ async def test_a_rewind_and_a_checkpoint_are_entries(served: Any) -> None:
     status, rewound = await ask(served, "POST", f"{where}/rewind", {"to": 1})
     assert (status, rewound["revision"], rewound["status"]) == (200, 4, "live")
     assert session.state.value == 3
-    status, refused = await ask(served, "POST", f"{where}/rewind", {"to": 9})
-    assert (status, refused["error"]["code"]) == (404, "unknown_revision")
+    assert await refusal(served, "POST", f"{where}/rewind", {"to": 9}) == (404, "unknown_revision")
 
 
 async def test_a_deleted_session_is_gone_for_its_client_too(served: Any) -> None:
@@ -399,9 +404,8 @@ async def test_a_deleted_session_is_gone_for_its_client_too(served: Any) -> None
     assert served.services.environments["counter"].sessions.loaded(session)
     assert await ask(served, "DELETE", f"/sessions/{session}") == (200, {"deleted": session})
     assert not served.services.environments["counter"].sessions.loaded(session)
-    for tool_name in ("increment_counter", "get_counter_value"):
-        status, refused = await served.post(f"/{tool_name}", {"count": 1} if "inc" in tool_name else {})
-        assert (status, refused["error"]["code"]) == (410, "unknown_session")
+    for tool_name, arguments in (("increment_counter", {"count": 1}), ("get_counter_value", {})):
+        assert await served.refused(f"/{tool_name}", arguments) == (410, "unknown_session")
     assert (await ask(served, "DELETE", f"/sessions/{session}"))[0] == 410
     assert (await ask(served, "GET", "/sessions"))[1]["sessions"] == []
 
@@ -412,11 +416,9 @@ async def test_forks_of_a_deleted_session_stay(served: Any) -> None:
     _, made = await ask(served, "POST", f"/sessions/{session}/fork")
     fork = made["sessions"][0]["id"]
     assert (await ask(served, "DELETE", f"/sessions/{session}"))[0] == 200
-    status, refused = await served.post("/increment_counter", {"count": 1})
-    assert (status, refused["error"]["code"]) == (410, "session_expired")
-    for action, body in (("fork", {}), ("rewind", {"to": 1}), ("checkpoint", {"name": "x"}), ("close", {})):
-        status, refused = await ask(served, "POST", f"/sessions/{session}/{action}", body)
-        assert (status, refused["error"]["code"]) == (410, "session_expired")
+    assert await served.refused("/increment_counter", {"count": 1}) == (410, "session_expired")
+    for action, body in ACTIONS.items():
+        assert await refusal(served, "POST", f"/sessions/{session}/{action}", body) == (410, "session_expired")
     assert await ask(served, "GET", f"/sessions/{fork}/state") == (200, {"revision": 1, "state": {"value": 3}})
     assert (await ask(served, "GET", f"/sessions/{fork}/log"))[1]["entries"][0]["kind"] == "seed"
     assert (await ask(served, "DELETE", f"/sessions/{fork}"))[0] == 200
@@ -430,7 +432,7 @@ async def test_sessions_of_environments_that_are_not_served_can_be_read_and_dele
     served = await serve(store=url)
     for path in ("", "/state", "/log", "/diff?from=1"):
         assert (await ask(served, "GET", f"/sessions/{session}{path}"))[0] == 200
-    for action, body in (("fork", {}), ("rewind", {"to": 1}), ("checkpoint", {"name": "x"}), ("close", {})):
+    for action, body in ACTIONS.items():
         status, refused = await ask(served, "POST", f"/sessions/{session}/{action}", body)
         assert status == 409
         assert "is of ledger, which this server does not serve" in refused["error"]["message"]

@@ -54,11 +54,6 @@ async def session(served: Any) -> str:
     return f"/sessions/{found['id']}"
 
 
-async def test_a_thread_without_an_environment_is_seeded_too(served: Any) -> None:
-    made = await act(served, "/sessions", {"environment": "thread", "row": {}, "by": "ada"})
-    assert (made["environment"], (await log_of(served, made["id"]))[0]["kind"]) == ("thread", "seed")
-
-
 async def test_an_episode_is_played_by_hand(served: Any, session: str) -> None:
     wrong = await act(served, f"{session}/call", {"name": "increment_counter", "arguments": {"count": "x"}})
     assert (wrong["ok"], wrong["output"]["error"]["code"], wrong["revision"]) == (False, "invalid_arguments", 1)

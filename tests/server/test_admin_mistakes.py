@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.server.test_admin import ask, seed
+from tests.server.test_admin import ACTIONS, ask, refusal, seed
 
 MISTAKES: list[tuple[str, str, Any, str]] = [
     ("GET", "sessions?limit=0", None, "limit"),
@@ -82,26 +82,16 @@ async def test_a_parameter_that_makes_no_sense_is_named(serve: Any) -> None:
 async def test_an_unknown_session_is_an_error_everywhere(serve: Any) -> None:
     served = await serve()
     for method, path, body in (
-        ("GET", "", None),
-        ("GET", "/log", None),
-        ("GET", "/log/kinds", None),
-        ("GET", "/log/stream", None),
-        ("GET", "/lineage", None),
-        ("GET", "/state", None),
-        ("GET", "/state?at=1", None),
-        ("GET", "/diff?from=1", None),
-        ("POST", "/fork", {}),
+        *(("GET", path, None) for path in ("", "/log", "/log/kinds", "/log/stream", "/lineage")),
+        *(("GET", path, None) for path in ("/state", "/state?at=1", "/diff?from=1")),
+        *(("POST", f"/{action}", body) for action, body in ACTIONS.items()),
         ("POST", "/call", {"name": "increment_counter"}),
         ("POST", "/reply", {"message": "hi", "call_id": "1"}),
         ("POST", "/verify", {}),
         ("POST", "/edit", {"changes": [], "by": "ada"}),
-        ("POST", "/rewind", {"to": 1}),
-        ("POST", "/checkpoint", {"name": "x"}),
-        ("POST", "/close", {}),
         ("DELETE", "", None),
     ):
-        status, refused = await ask(served, method, f"/sessions/nobody{path}", body)
-        assert (status, refused["error"]["code"]) == (410, "unknown_session")
+        assert await refusal(served, method, f"/sessions/nobody{path}", body) == (410, "unknown_session")
 
 
 async def test_a_path_with_nothing_at_it(serve: Any) -> None:

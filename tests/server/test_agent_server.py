@@ -263,27 +263,22 @@ async def test_a_turn_acts_in_the_client_s_session(serve: Any) -> None:
     assert (await served.post("/verify", {**ROW, "response": response}))[1]["reward"] == 1.0
 
 
-async def test_each_turn_makes_its_own_calls_and_one_that_is_sent_again_makes_none(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url, agent="reference")
+async def test_each_turn_makes_its_own_calls_and_one_that_is_sent_again_makes_none(
+    serve: Any, store_url: str, waits: type[Waits]
+) -> None:
+    served = await serve(store=store_url, agent=WAITS)
+    waits.gate.set()
     await served.post("/seed_session", ROW)
     for _ in range(2):
         assert (await served.post("/v1/responses", {"input": "add 4"}))[0] == 200
     assert (await served.post("/get_counter_value"))[1] == {"count": 11}
-    key = {"headers": {"Idempotency-Key": "one"}}
+    key, asked = {"headers": {"Idempotency-Key": "one"}}, waits.asked.copy()
     first, again = [await served.post("/v1/responses", {"input": "add 4"}, **key) for _ in range(2)]
     assert first[0] == 200
     assert again == first
+    assert waits.asked - asked == {0: 1, 1: 1, 2: 1}  # by the first
     assert (await served.post("/get_counter_value"))[1] == {"count": 15}
     assert await refused(served, "/v1/responses", {"input": "add 5"}, **{"Idempotency-Key": "one"}) == (409, "conflict")
-
-
-async def test_a_turn_that_is_sent_again_does_not_ask_its_model_again(serve: Any, waits: type[Waits]) -> None:
-    served = await serve(agent=WAITS)
-    waits.gate.set()
-    await served.post("/seed_session", ROW)
-    for _ in range(2):
-        assert (await served.post("/v1/responses", {"input": "add 4"}, headers={"Idempotency-Key": "one"}))[0] == 200
-    assert waits.asked == {0: 1, 1: 1, 2: 1}
 
 
 async def test_a_turn_without_a_session_needs_an_environment_without_a_state(serve: Any) -> None:
@@ -332,18 +327,18 @@ async def test_episodes_need_an_api_key_and_count_as_sessions(serve: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    "row",
-    [{}, {**ROW, "responses_create_params": 1}, {**ROW, "responses_create_params": {"input": 1}}],
-    ids=["no task", "no parameters", "no input"],
+    ("agent", "row"),
+    [
+        ("reference", {}),
+        ("reference", {**ROW, "responses_create_params": 1}),
+        ("reference", {**ROW, "responses_create_params": {"input": 1}}),
+        ("gold", ROW),
+    ],
+    ids=["no task", "no parameters", "no input", "none of the model's"],
 )
-async def test_a_row_that_is_no_task_is_refused(serve: Any, row: dict[str, Any]) -> None:
-    served = await serve(agent="reference")
+async def test_a_row_that_is_no_task_for_the_agent_is_refused(serve: Any, agent: str, row: dict[str, Any]) -> None:
+    served = await serve(agent=agent)
     assert await refused(served, "/run", row) == (422, "invalid_task")
-
-
-async def test_a_model_that_cannot_do_a_task_says_so_first(serve: Any) -> None:
-    served = await serve(agent="gold")
-    assert await refused(served, "/run", ROW) == (422, "invalid_task")
     assert served.services.count.live == 0
 
 

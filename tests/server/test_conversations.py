@@ -63,17 +63,11 @@ def test_a_conversation_is_created_shown_updated_and_deleted(client: openai.Open
         client.conversations.retrieve(made.id)
 
 
-def test_what_is_to_be_stored_is_stored_in_a_conversation(client: openai.OpenAI, served: Served) -> None:
-    made = client.conversations.create()
-    client.responses.create(model=served.name, input="one", conversation=made.id, store=True)
-    assert "one" in texts(client, made.id)
-
-
 def test_the_model_answers_in_a_conversation_and_only_what_is_new_is_sent(
     client: openai.OpenAI, served: Served
 ) -> None:
     made = client.conversations.create(items=[{"role": "system", "content": "Be brief."}])
-    first = client.responses.create(model=served.name, input="hello", conversation=made.id)
+    first = client.responses.create(model=served.name, input="hello", conversation=made.id, store=True)
     assert (first.output_text, first.conversation and first.conversation.id) == ("2: hello", made.id)
     second = client.responses.create(model=served.name, input=[HELLO], conversation={"id": made.id})
     assert second.output_text == "4: hello"

@@ -237,7 +237,8 @@ async def test_a_model_that_judges_itself_is_judged_as_it_stands(serve: Any, utt
         await agent.call("increment_counter", {"count": 4})
         said = await agent.call(uttered, arguments)
         assert (said.status, json.loads(said.text)["reward"]) == (200, 0.0)
-        for name, sent in [("increment_counter", {"count": 2}), ("step", {"response": {"output": [call("x")]}})]:
+        calls: dict[str, Any] = {"increment_counter": {"count": 2}, "get_counter_value": {}}
+        for name, sent in {**calls, "step": {"response": {"output": [call("x")]}}}.items():
             assert (await agent.call(name, sent)).code == "session_sealed"
         assert (await agent.call("seed_session", FORGED)).code == "conflict"
         assert json.loads((await agent.verify()).text)["reward"] == 0.0

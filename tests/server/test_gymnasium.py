@@ -50,8 +50,7 @@ async def test_an_episode(serve: Any, store_url: str) -> None:
         assert await served.post(f"{prefix}/step", made()) == (200, over)
     for _ in range(2):
         assert await served.post(f"{prefix}/close") == (200, {})
-    status, refused = await served.post(f"{prefix}/step", made(("get_counter_value", {})))
-    assert (status, refused["error"]["code"]) == (410, "session_closed")
+    assert await served.refused(f"{prefix}/step", made(("get_counter_value", {}))) == (410, "session_closed")
 
 
 async def test_a_step_that_is_sent_again_is_made_once(serve: Any, store_url: str) -> None:
@@ -88,8 +87,7 @@ async def test_the_plain_endpoints_share_the_session(serve: Any) -> None:
     await served.post("/step", made(("increment_counter", {"count": 4})))
     await served.post("/increment_counter", {"count": 2})
     assert (await served.post("/verify", made()))[1]["reward"] == 1.0
-    status, refused = await served.post("/step", made(("increment_counter", {"count": 4})))
-    assert (status, refused["error"]["code"]) == (409, "session_sealed")
+    assert await served.refused("/step", made(("increment_counter", {"count": 4}))) == (409, "session_sealed")
     assert (await served.post("/step", made()))[1]["reward"] == 1.0
 
 
@@ -173,8 +171,7 @@ async def test_the_verifier_is_given_the_whole_conversation(serve: Any, tmp_path
     assert (await other.post("/step", made(("get_counter_value", {})), cookies=cookies))[0] == 200
     for _ in range(2):
         assert (await other.post("/step", told("It is 7."), cookies=cookies))[1]["terminated"]
-    status, refused = await other.post("/step", told("It is 8."), cookies=cookies)
-    assert (status, refused["error"]["code"]) == (409, "session_sealed")
+    assert await other.refused("/step", told("It is 8."), cookies=cookies) == (409, "session_sealed")
     [head] = await other.services.store.heads()
     session = await other.services.environments["saying"].sessions.open(head.id)
     assert session.verdict.details["seen"] == [
@@ -201,8 +198,11 @@ async def test_the_answers_of_the_user_are_part_of_the_conversation(serve: Any) 
     served = await serve(AskingEnvironment())
     await served.post("/reset", ROW)
     for _ in range(2):
-        assert (await served.post("/step", told("May I?", _ng_step_request_id=1)))[1]["observation"] == "Sure."
-    assert (await served.post("/step", told("Done.")))[1]["terminated"]
+        stepped = (await served.post("/step", told("May I?", _ng_step_request_id=1)))[1]
+        assert (stepped["observation"], stepped["terminated"], stepped["reward"]) == ("Sure.", False, 0.0)
+    for _ in range(2):
+        stepped = (await served.post("/step", told("Done.", _ng_step_request_id=2)))[1]
+        assert (stepped["observation"], stepped["terminated"], stepped["reward"]) == (None, True, 1.0)
     [head] = await served.services.store.heads()
     session = await served.services.environments["asking"].sessions.open(head.id)
     assert session.verdict.details["seen"] == ["May I?", "Sure.", "Done."]

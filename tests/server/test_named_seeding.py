@@ -115,8 +115,7 @@ async def test_a_closed_name_is_not_resurrected(serve: Any, store_url: str) -> N
     for _ in range(2):
         assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
     for path, body in [("/seed_session", seeding("one")), ("/get_counter_value", {}), ("/verify", {"response": {}})]:
-        status, refused = await served.post(path, body)
-        assert (status, refused["error"]["code"]) == (410, "session_closed")
+        assert await served.refused(path, body) == (410, "session_closed")
     status, refused = await post_afresh(served, "/seed_session", seeding("one"))
     assert (status, refused["error"]["code"]) == (410, "session_closed")
     assert len(served.client.cookie_jar) == 0
@@ -183,8 +182,7 @@ async def test_a_cookie_closes_no_session_but_its_own(serve: Any, store_url: str
     other = (await served.services.store.heads())[0].id
     await post_afresh(served, "/seed_session", seeding("mine"))
     for name in ("other", other):
-        status, refused = await served.post("/close_session", closing(name))
-        assert (status, refused["error"]["code"]) == (409, "conflict")
+        assert await served.refused("/close_session", closing(name)) == (409, "conflict")
     assert await served.services.store.count(served.services.now()) == 2
 
 
@@ -245,7 +243,6 @@ async def test_names_without_a_state(serve: Any) -> None:
     assert (status, seeded["resources_session_id"]) == (200, "one")
     assert (await served.post("/get_weather", {"city": "Lima"}))[0] == 200
     assert await joins(served, "one", {})
-    status, refused = await served.post("/seed_session", seeding("another", {}))
-    assert (status, refused["error"]["code"]) == (409, "conflict")
+    assert await served.refused("/seed_session", seeding("another", {})) == (409, "conflict")
     for _ in range(2):
         assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})

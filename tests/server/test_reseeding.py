@@ -64,8 +64,7 @@ async def test_only_its_own_key_replaces_a_session(serve: Any) -> None:
     _, first = await served.post("/seed_session", ROW)
     key = first["seed_key"]
     for wrong in (other["seed_key"], "", key[:-1], key.upper(), key + " ", "é", None, 7, [key], token(served)):
-        status, refused = await served.post("/seed_session", {**OTHER, "seed_key": wrong})
-        assert (status, refused["error"]["code"]) == (409, "conflict")
+        assert await served.refused("/seed_session", {**OTHER, "seed_key": wrong}) == (409, "conflict")
     assert await served.post("/get_counter_value") == (200, {"count": 3})
     assert (await served.post("/seed_session", {**OTHER, "seed_key": key}))[0] == 200
     status, refused = await served.post("/seed_session", {**OTHER, "seed_key": key})  # it was the old session's
@@ -95,8 +94,7 @@ async def test_after_a_verdict_the_key_still_seeds_and_a_cookie_still_does_not(s
     assert (await served.post("/verify", {**ROW, **SAID}))[1]["reward"] == 0.0
     assert (await served.post("/seed_session", ROW))[0] == 409
     assert (await served.post("/close"))[0] == 200
-    status, refused = await served.post("/seed_session", {"initial_count": 9, "expected_count": 9})
-    assert (status, refused["error"]["code"]) == (409, "conflict")
+    assert await served.refused("/seed_session", {"initial_count": 9, "expected_count": 9}) == (409, "conflict")
     assert (await served.post("/seed_session", {**ROW, "seed_key": first["seed_key"]}))[0] == 200
     assert await served.post("/increment_counter", {"count": 6}) == (200, {"success": True})
     assert (await served.post("/verify", {**ROW, **SAID}))[1]["reward"] == 1.0

@@ -101,19 +101,6 @@ async def test_a_field_that_only_verify_reads_may_come_with_it(serve: Any, store
     assert (status, refused["error"]["message"].partition(":")[0]) == (409, "expected_count")
 
 
-async def test_a_field_that_seed_reads_cannot_come_later(serve: Any) -> None:
-    served = await serve()
-    for row, named in [
-        ({"expected_count": 5}, "initial_count"),
-        ({}, "expected_count"),
-        ({"initial_count": "x"}, "int"),
-    ]:
-        status, refused = await served.post("/seed_session", row)
-        assert (status, refused["error"]["code"]) == (422, "invalid_task")
-        assert named in refused["error"]["message"]
-    assert await served.services.store.heads() == []
-
-
 async def test_until_it_comes_the_field_is_missing_and_all_else_is_there(serve: Any) -> None:
     served = await serve(PriceEnvironment())
     await served.post("/seed_session", {"tolerance": 1})
@@ -149,9 +136,3 @@ async def test_rescoring_reads_the_field_from_the_verdict(serve: Any, tmp_path: 
     [head] = await served.services.store.heads()
     rescored = await Rescorer(PriceEnvironment(), served.services.store).judge(head.id, SAID["response"])
     assert (rescored.verdict.reward, rescored.row) == (1.0, {"tolerance": 0.1, "price": 3})
-
-
-async def test_a_session_with_a_name_needs_the_whole_row(serve: Any) -> None:
-    served = await serve()
-    status, refused = await served.post("/seed_session", {"resources_session_id": "one", "task_data": TUTORIAL})
-    assert (status, refused["error"]["code"]) == (422, "invalid_task")
