@@ -162,22 +162,14 @@ async def wire() -> AsyncIterator[Wire]:
         yield connect
 
 
-Until = Callable[[Callable[[], Any]], Awaitable[None]]
-
-
-@pytest.fixture
-def until() -> Until:
-    """Waits for a condition that nothing tells of, such as one in another process; it may be a coroutine's result."""
-
-    async def wait(condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                met = condition()
-                if await met if isawaitable(met) else met:
-                    return
-                await asyncio.sleep(0.01)
-
-    return wait
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for a condition that nothing tells of, such as one in another process; it may be a coroutine's result."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            met = condition()
+            if await met if isawaitable(met) else met:
+                return
+            await asyncio.sleep(0.01)
 
 
 CONSOLE_SCRIPT = (str(Path(sys.executable).with_name("stateroom")),)

@@ -23,6 +23,7 @@ from tests.patience import PATIENCE
 from tests.plans import make_run
 from tests.rows import OWN, rows, without
 from tests.server.agent_models import Waits
+from tests.server.conftest import until
 from tests.servers.vllm import VLLM, by_policy, serving
 
 ROW: dict[str, Any] = {
@@ -199,7 +200,7 @@ async def test_a_stateless_episode_with_an_id_asks_its_model_once(serve: Any) ->
 
 
 async def test_an_agent_stops_when_its_client_disconnects_and_goes_on_with_the_next(
-    serve: Any, store_url: str, waits: type[Waits], until: Any
+    serve: Any, store_url: str, waits: type[Waits]
 ) -> None:
     served = await serve(store=store_url, agent=WAITS)
     left = asyncio.create_task(ran(served, ROW, **{"Idempotency-Key": "one"}))
@@ -213,7 +214,7 @@ async def test_an_agent_stops_when_its_client_disconnects_and_goes_on_with_the_n
     assert waits.asked == {0: 1, 1: 2, 2: 1, 3: 1}  # what was committed stays
 
 
-async def test_an_episode_without_an_id_ends_with_its_client(serve: Any, waits: type[Waits], until: Any) -> None:
+async def test_an_episode_without_an_id_ends_with_its_client(serve: Any, waits: type[Waits]) -> None:
     served = await serve(agent=WAITS)
     left = asyncio.create_task(ran(served, ROW))
     await waits.arrived.acquire()
@@ -236,7 +237,7 @@ async def test_agents_leave_room_for_other_requests(serve: Any, waits: type[Wait
     assert [reply["reward"] for reply in await asyncio.gather(*running)] == [1.0] * 3
 
 
-async def test_a_session_does_not_expire_while_its_agent_works(serve: Any, waits: type[Waits], until: Any) -> None:
+async def test_a_session_does_not_expire_while_its_agent_works(serve: Any, waits: type[Waits]) -> None:
     served = await serve(agent=WAITS, ttl=0.4)
     running = asyncio.create_task(ran(served, ROW))
     await waits.arrived.acquire()
@@ -364,7 +365,7 @@ async def test_several_environments_have_an_agent_each(serve: Any) -> None:
 
 
 @pytest.mark.more("time")
-async def test_no_reward_changes_when_a_worker_is_killed(launch: Any, until: Any, tmp_path: Path) -> None:
+async def test_no_reward_changes_when_a_worker_is_killed(launch: Any, tmp_path: Path) -> None:
     """Sixteen episodes on two workers; one is killed when all are under way, and the clients send again."""
     options = ("--store", "sqlite:///rooms.db", "--agent", f"{AGENTS}:WaitsForFile", "--workers", "2")
     command = await asyncio.to_thread(launch, "counter", *options, STATEROOM_TEST_FOLDER=str(tmp_path))

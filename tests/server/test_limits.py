@@ -10,6 +10,7 @@ import pytest
 from stateroom import Environment, State, tool
 from stateroom.gallery import CounterEnvironment
 from stateroom.session import MAX_READS
+from tests.server.conftest import until
 from tests.server.test_protocol import get, read
 
 ROW = {"initial_count": 3, "expected_count": 9}
@@ -102,9 +103,7 @@ async def test_a_body_that_is_said_to_be_too_large_is_not_waited_for(serve: Any,
         assert answer.headers["set-cookie"].startswith(token)
 
 
-async def test_a_client_that_goes_away_before_its_body_is_whole_has_asked_for_nothing(
-    serve: Any, wire: Any, until: Any
-) -> None:
+async def test_a_client_that_goes_away_before_its_body_is_whole_has_asked_for_nothing(serve: Any, wire: Any) -> None:
     environment = NotesEnvironment()
     environment.release.set()
     served = await serve(environment)
@@ -164,7 +163,7 @@ async def test_there_may_be_so_many_sessions_and_no_more(serve: Any) -> None:
 # Calls.
 
 
-async def test_one_session_leaves_room_for_the_calls_of_others(serve: Any, connect: Any, until: Any) -> None:
+async def test_one_session_leaves_room_for_the_calls_of_others(serve: Any, connect: Any) -> None:
     environment = NotesEnvironment()
     served = await serve(environment, max_calls=8 * MAX_READS)
     await served.post("/seed_session", {})

@@ -19,7 +19,7 @@ from stateroom.session import STANDARD, Lifecycle
 from tests.messages import says
 from tests.rows import rows
 from tests.server.conftest import Connect, Served
-from tests.server.here_and_there import plan, run_in_both
+from tests.server.here_and_there import plan, run_in_both, run_to_failure
 
 
 class Talk(State):
@@ -263,10 +263,7 @@ async def test_a_model_cannot_call_reply_by_way_of_our_runner(serve: Any, tmp_pa
 
 async def test_who_asks_a_person_on_a_server_cannot_wait_there(serve: Any, tmp_path: Path) -> None:
     served = await serve(TalkEnvironment())
-    there = plan(tmp_path, "there", TalkEnvironment(), Signs, tasks=[{}], repeats=1, server=served.url)
-    report = await run(there)
-    assert report.failed == 1
-    says(str(report.first_error))
+    says((await run_to_failure(tmp_path, served.url, TalkEnvironment(), Signs, tasks=[{}]))["error"])
 
 
 class PlayedEnvironment(TalkEnvironment):
@@ -286,8 +283,6 @@ async def test_a_model_that_fails_as_a_user_fails_the_episode_for_now_or_for_goo
     monkeypatch.setattr("stateroom.rollout.client.PAUSES", Pauses(0.0, 0.0))
     monkeypatch.setattr("stateroom.rollout.client._retry_after", lambda reply: 0.0)
     served = await serve(PlayedEnvironment("Hello.", error))
-    there = plan(tmp_path, "there", TalkEnvironment(), Talks, tasks=[{}], repeats=1, server=served.url)
-    report = await run(there)
-    says(str(report.first_error))
-    [failed] = rows(there.files.failures)
+    failed = await run_to_failure(tmp_path, served.url, TalkEnvironment(), Talks, tasks=[{}])
+    says(failed["error"])
     assert failed["_ng_failure_terminal"] is terminal

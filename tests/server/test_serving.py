@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from tests.server.conftest import until
+
 needs_ipv6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
 
 SEED = {"initial_count": 3, "expected_count": 5}
@@ -151,7 +153,7 @@ CLEAR = '''
 
 
 async def test_a_server_that_reloads_has_the_new_tool_and_the_old_sessions(
-    launch: Any, connect: Any, until: Any, tmp_path: Path
+    launch: Any, connect: Any, tmp_path: Path
 ) -> None:
     source = tmp_path / "notes.py"
     source.write_text(NOTES)

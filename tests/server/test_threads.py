@@ -15,6 +15,7 @@ from stateroom.model import text_of
 from stateroom.server.threads import run_events
 from tests.environments import PurseEnvironment
 from tests.messages import raises
+from tests.server.conftest import until
 
 MODELS = Path(__file__).with_name("thread_models.py")
 COUNTER = {"environment": "counter", "task": {"initial_count": 3, "expected_count": 9}}
@@ -205,7 +206,7 @@ async def test_items_come_before_the_run_has_ended(slow: Talker, tmp_path: Path,
         assert b"event: end" in await reply.content.read()
 
 
-async def test_a_client_that_leaves_does_not_stop_the_run(slow: Talker, until: Any, tmp_path: Path) -> None:
+async def test_a_client_that_leaves_does_not_stop_the_run(slow: Talker, tmp_path: Path) -> None:
     async with slow.request("POST", "/run", {}, **STREAM) as reply:
         await reply.content.readuntil(b"\n\n")
         reply.close()
@@ -321,9 +322,7 @@ async def test_an_answer_to_an_older_question_is_refused(waiting: Talker) -> Non
     assert await spent(waiting) == 5
 
 
-async def test_a_thread_that_somebody_runs_can_be_cancelled_and_nothing_else(
-    slow: Talker, until: Any, tmp_path: Path
-) -> None:
+async def test_a_thread_that_somebody_runs_can_be_cancelled_and_nothing_else(slow: Talker, tmp_path: Path) -> None:
     (tmp_path / "answer-0").unlink()
     running = asyncio.create_task(slow.run())
     await until((tmp_path / "asked-0").exists)

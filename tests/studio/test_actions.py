@@ -11,15 +11,12 @@ from playwright.async_api import Page, expect
 from pydantic import JsonValue
 
 from stateroom import Environment, State, Verdict, tool
-from tests.patience import PATIENCE
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, axe, button, named, until
 from tests.studio.test_access import ask
 from tests.studio.test_sessions import MODELS, act, is_idle, log, seed
 
 pytestmark = BROWSER
-
-expect.set_options(timeout=PATIENCE * 1000)
 
 
 async def written(served: Served, session: str) -> bytes:

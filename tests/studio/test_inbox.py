@@ -7,15 +7,12 @@ import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from tests.environments import PurseEnvironment
-from tests.patience import PATIENCE
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, button, named, until
 from tests.studio.test_access import ask
 from tests.studio.test_sessions import MODELS, act, is_idle, log
 
 pytestmark = BROWSER
-
-expect.set_options(timeout=PATIENCE * 1000)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

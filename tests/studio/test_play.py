@@ -5,7 +5,6 @@ from typing import Any
 from playwright.async_api import Page, expect
 
 from stateroom.gallery import RefundEnvironment
-from tests.patience import PATIENCE
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, button, named
 from tests.studio.test_access import ask
@@ -13,8 +12,6 @@ from tests.studio.test_actions import PostEnvironment
 from tests.studio.test_sessions import act, log, seed
 
 pytestmark = BROWSER
-
-expect.set_options(timeout=PATIENCE * 1000)
 
 TOOL = "?tool=increment_counter"
 

@@ -7,14 +7,12 @@ from playwright.async_api import Page, expect
 
 from stateroom.gallery import CounterEnvironment, RefundEnvironment
 from stateroom.store import Head
-from tests.patience import PATIENCE
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio
 
 pytestmark = BROWSER
 
 MANY = 100_000
-expect.set_options(timeout=PATIENCE * 1000)
 
 
 async def seed(studio: Served, count: int = 1) -> str:

@@ -8,13 +8,11 @@ import pytest
 from playwright.async_api import expect
 
 from stateroom.store import Store
-from tests.patience import PATIENCE
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, stateroom
 from tests.studio.test_access import ask
 from tests.studio.test_sessions import act, seed
 
 pytestmark = BROWSER
-expect.set_options(timeout=PATIENCE * 1000)
 
 
 async def test_its_numbers_are_those_of_the_command(

@@ -6,13 +6,11 @@ import pytest
 from playwright.async_api import Page, expect
 
 from stateroom.agent import Threads
-from tests.patience import PATIENCE
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, named, until
 from tests.studio.test_sessions import MODELS, act, log, seed
 
 pytestmark = BROWSER
-expect.set_options(timeout=PATIENCE * 1000)
 
 
 async def new_thread(served: Served) -> str:

@@ -14,14 +14,11 @@ from stateroom.gallery import CounterEnvironment
 from stateroom.session import Retention, RetentionPolicy, Sessions
 from stateroom.store import open_store
 from stateroom.studio import Studio
-from tests.patience import PATIENCE
 from tests.server.conftest import CONSOLE_SCRIPT, Command, Launch, Served
 from tests.server.test_admin_log import NotesEnvironment
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio
 
 pytestmark = BROWSER
-
-expect.set_options(timeout=PATIENCE * 1000)
 
 LONG = 10_000
 SAID = {"input": "What is in the notes?", "instructions": "You keep notes."}
