@@ -34,7 +34,7 @@ ROW: dict[str, Any] = {
     "_ng_rollout_index": 0,
 }
 AGENTS = Path(__file__).with_name("agent_models.py")
-WAITS, FAILS = "tests.server.agent_models:Waits", "tests.server.agent_models:Fails"
+WAITS, FAILS = "tests.server.agent_models:Waits", "tests.server.thread_models:Fails"
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from stateroom import Sessions, open_store
 from stateroom.gallery import CounterEnvironment
-from stateroom.model import ModelSource
+from stateroom.model import Model, ModelSource
 from stateroom.server import Limits, ModelApplication
 from tests.patience import PATIENCE
 from tests.server.conftest import running
@@ -195,13 +196,20 @@ def test_what_is_wrong_is_told_by_its_field(client: openai.OpenAI, served: Serve
 # Several at once, and others that come later.
 
 
-async def test_two_conversations_at_once_and_one_request_in_each() -> None:
-    gate = Waiting()
-    app = ModelApplication(ModelSource("m", lambda seed: gate), Limits())
+@asynccontextmanager
+async def talking(model: Model, **options: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    """A client of a model that is served in this process, as `m`."""
+    app = ModelApplication(ModelSource("m", lambda seed: model), Limits(), **options)
     async with (
         running(app) as served,
         openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client,
     ):
+        yield client
+
+
+async def test_two_conversations_at_once_and_one_request_in_each() -> None:
+    gate = Waiting()
+    async with talking(gate) as client:
         one, two = [await client.conversations.create() for _ in range(2)]
 
         def ask(conversation: str) -> Any:
@@ -224,11 +232,7 @@ async def test_two_conversations_at_once_and_one_request_in_each() -> None:
 
 
 async def test_a_failed_answer_leaves_the_conversation_as_it_was() -> None:
-    app = ModelApplication(ModelSource("m", lambda seed: Failing(ValueError("no"))), Limits())
-    async with (
-        running(app) as served,
-        openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client,
-    ):
+    async with talking(Failing(ValueError("no"))) as client:
         made = await client.conversations.create(items=[HELLO])
         with pytest.raises(openai.InternalServerError):
             await client.responses.create(model="m", input="x", conversation=made.id)
@@ -239,8 +243,7 @@ async def test_a_session_that_is_no_conversation_is_unknown(tmp_path: Path) -> N
     url = f"sqlite:///{tmp_path / 'rooms.db'}"
     async with open_store(url) as store:
         other = await Sessions(CounterEnvironment(), store).seed({"initial_count": 0, "expected_count": 1})
-    app = ModelApplication(ModelSource("m", lambda seed: Failing(ValueError("no"))), Limits(), store=url)
-    async with running(app) as served, openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none") as client:
+    async with talking(Failing(ValueError("no")), store=url) as client:
         with pytest.raises(openai.NotFoundError):
             await client.conversations.retrieve(f"conv_{other.id}")
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import sys
 from typing import Any
 
 import pytest
@@ -233,22 +232,21 @@ class OwnError(BaseException):
     """An author's own, past all that catches an `Exception`."""
 
 
+WRONG: dict[str, BaseException | type[BaseException]] = {
+    "raise": KeyError("a detail that is nobody's business"),
+    "exit": SystemExit(3),
+    "cancel": asyncio.CancelledError,
+    "interrupt": KeyboardInterrupt,
+    "close": GeneratorExit,
+    "own": OwnError,
+}
+
+
 def go_wrong(how: str) -> Any:
-    match how:
-        case "raise":
-            raise KeyError("a detail that is nobody's business")
-        case "exit":
-            sys.exit(3)
-        case "cancel":
-            raise asyncio.CancelledError
-        case "interrupt":
-            raise KeyboardInterrupt
-        case "close":
-            raise GeneratorExit
-        case "own":
-            raise OwnError
-        case "say":
-            raise ToolError("not on a Sunday")
+    if how == "say":
+        raise ToolError("not on a Sunday")
+    if how in WRONG:
+        raise WRONG[how]
     return object()
 
 
@@ -281,13 +279,9 @@ class BrokenEnvironment(Environment[Broken, BrokenTask]):
 async def test_a_tool_that_fails_changes_nothing_and_says_little(serve: Any) -> None:
     replies = Replies(await serve(BrokenEnvironment()))
     await replies.seed({})
+    kinds = ("KeyError", "SystemExit", "CancelledError", "KeyboardInterrupt", "GeneratorExit", "OwnError")
     for how, status, code, message in [
-        ("raise", 500, "tool_failed", "fail failed: unexpected KeyError"),
-        ("exit", 500, "tool_failed", "fail failed: unexpected SystemExit"),
-        ("cancel", 500, "tool_failed", "fail failed: unexpected CancelledError"),
-        ("interrupt", 500, "tool_failed", "fail failed: unexpected KeyboardInterrupt"),
-        ("close", 500, "tool_failed", "fail failed: unexpected GeneratorExit"),
-        ("own", 500, "tool_failed", "fail failed: unexpected OwnError"),
+        *((how, 500, "tool_failed", f"fail failed: unexpected {kind}") for how, kind in zip(WRONG, kinds, strict=True)),
         ("say", 400, "tool_error", "not on a Sunday"),
         ("other", 500, "tool_failed", "fail failed: what it returned cannot be written as JSON"),
     ]:
@@ -300,7 +294,7 @@ async def test_a_tool_that_fails_changes_nothing_and_says_little(serve: Any) -> 
 async def test_a_verifier_that_fails_gives_no_verdict(serve: Any) -> None:
     replies = Replies(await serve(BrokenEnvironment()))
     await replies.seed({})
-    for how in ("raise", "exit", "cancel", "interrupt", "close", "own"):
+    for how in WRONG:
         status, error = await replies.error("/verify", json={"response": {"how": how}})
         assert (status, error["code"]) == (500, "environment_error")
         assert re.fullmatch(r"verify failed: unexpected \w+", error["message"])
@@ -310,16 +304,13 @@ async def test_a_verifier_that_fails_gives_no_verdict(serve: Any) -> None:
 
 async def test_a_seed_that_fails_makes_no_session(serve: Any) -> None:
     served = await serve(BrokenEnvironment())
-    for how in ("raise", "exit", "cancel", "interrupt", "close", "own", "other"):
+    for how in (*WRONG, "other"):
         status, refused = await served.post("/seed_session", {"how": how})
         assert (status, refused["error"]["code"]) == (500, "environment_error")
         assert not UNFIT.search(refused["error"]["message"])
         assert "nobody's business" not in str(refused)
-    assert (len(served.client.cookie_jar), await served.services.store.heads(), served.services.count.live) == (
-        0,
-        [],
-        0,
-    )
+    assert (len(served.client.cookie_jar), await served.services.store.heads()) == (0, [])
+    assert served.services.count.live == 0
 
 
 # Sessions that are no longer there.

@@ -36,16 +36,10 @@ async def test_an_episode(serve: Any, store_url: str) -> None:
         f"{prefix}/step", made(("increment_counter", {"count": 4}), ("get_counter_value", {}))
     )
     outputs = [{"call_id": "c0", "output": '{"success":true}'}, {"call_id": "c1", "output": '{"count":7}'}]
-    ongoing = {"observation": None, "reward": 0.0, "terminated": False, "truncated": False}
+    ongoing: Any = {"observation": None, "reward": 0.0, "terminated": False, "truncated": False}
     assert (status, stepped) == (200, {**ongoing, "info": {"tool_outputs": outputs}})
     await served.post(f"{prefix}/step", made(("increment_counter", {"count": 2})))
-    over: Any = {
-        "observation": None,
-        "reward": 1.0,
-        "terminated": True,
-        "truncated": False,
-        "info": {"tool_outputs": []},
-    }
+    over = {**ongoing, "reward": 1.0, "terminated": True, "info": {"tool_outputs": []}}
     for _ in range(2):
         assert await served.post(f"{prefix}/step", made()) == (200, over)
     for _ in range(2):

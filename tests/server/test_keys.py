@@ -189,18 +189,19 @@ def test_a_file_has_a_key_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["ann", "ann secret", line("a.b"), line("ann", " calls=x"), line("ann", " calls=-1"), line("ann", " more=1")]
+    "bad",
+    [
+        *("# nobody", f"{line('ann')}\n{line('ann')}"),
+        *(f"{line('ben')}\n{bad}" for bad in ("ann", "ann secret", line("a.b"))),
+        *(f"{line('ben')}\n{line('ann', f' {limit}')}" for limit in ("calls=x", "calls=-1", "more=1")),
+    ],
 )
-def test_a_line_that_is_no_key_is_named(tmp_path: Path, bad: str) -> None:
+def test_a_file_that_has_no_keys_or_a_line_that_is_none_is_refused(tmp_path: Path, bad: str) -> None:
     with raises(DefinitionError):
-        read_keys(write(tmp_path / "keys", line("ben"), bad))
+        read_keys(write(tmp_path / "keys", bad))
 
 
-def test_a_file_that_has_no_keys(tmp_path: Path) -> None:
-    with raises(DefinitionError):
-        read_keys(write(tmp_path / "keys", "# nobody"))
-    with raises(DefinitionError):
-        read_keys(write(tmp_path / "keys", line("ann"), line("ann")))
+def test_a_file_of_keys_that_is_not_there_is_named(tmp_path: Path) -> None:
     with raises(NotFound):
         read_keys(tmp_path / "nothing")
 

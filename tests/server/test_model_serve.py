@@ -92,18 +92,14 @@ def test_a_response_with_a_call(responses: Ask) -> None:
     assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
 
 
-def test_a_response_with_a_message(responses: Ask) -> None:
-    response, _ = responses(input=READ, tools=TOOLS)
-    assert response.output_text == "The counter is at 9."
-
-
-def test_results_of_tools_may_be_parts(responses: Ask) -> None:
+def test_a_response_with_a_message_whether_results_of_tools_are_texts_or_parts(responses: Ask) -> None:
     as_parts = [
         {**item, "output": [{"type": "input_text", "text": item["output"]}]} if "output" in item else item
         for item in READ
     ]
-    response, _ = responses(input=as_parts, tools=TOOLS)
-    assert response.output_text == "The counter is at 9."
+    for items in (READ, as_parts):
+        response, _ = responses(input=items, tools=TOOLS)
+        assert response.output_text == "The counter is at 9."
 
 
 def test_a_streamed_call(responses: Ask) -> None:

@@ -89,12 +89,17 @@ def impatient(start: Any) -> Any:
     return start("--send-timeout", "0.2")
 
 
+async def seed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, row: Any = None) -> tuple[str, str]:
+    """The cookie of a new session, as a header, and its id."""
+    writer.write(post("/seed_session", row))
+    seeded = await read(reader)
+    return "Cookie: " + seeded.headers["set-cookie"].partition(";")[0], seeded.json["session_id"]
+
+
 @pytest.fixture
 async def session(served: Any, wire: Any) -> str:
     """The cookie of a session of its own, as a header."""
-    reader, writer = await wire(served.port)
-    writer.write(post("/seed_session"))
-    return "Cookie: " + (await read(reader)).headers["set-cookie"].partition(";")[0]
+    return (await seed(*await wire(served.port)))[0]
 
 
 # Pipelining.
@@ -390,8 +395,7 @@ LARGE = 15_000_000
 @pytest.mark.parametrize("closing", [False, True], ids=["kept", "closing"])
 async def test_a_client_that_does_not_read_its_reply_is_dropped(impatient: Any, wire: Any, closing: bool) -> None:
     reader, writer = await wire(impatient.port)
-    writer.write(post("/seed_session"))
-    session = "Cookie: " + (await read(reader)).headers["set-cookie"].partition(";")[0]
+    session, _ = await seed(reader, writer)
     headers = (session, "Connection: close") if closing else (session,)
     with unread(impatient.port, post("/text", {"size": LARGE}, *headers)) as client:
         await until(lambda: is_reset(client))
@@ -401,12 +405,10 @@ async def test_a_client_that_does_not_read_its_reply_is_dropped(impatient: Any, 
 
 async def test_a_client_that_does_not_read_its_stream_is_dropped(impatient: Any, wire: Any) -> None:
     reader, writer = await wire(impatient.port)
-    writer.write(post("/seed_session"))
-    seeded = await read(reader)
-    session = "Cookie: " + seeded.headers["set-cookie"].partition(";")[0]
+    session, id = await seed(reader, writer)
     writer.write(post("/note", {"size": LARGE}, session))
     assert (await read(reader)).status == 200
-    with unread(impatient.port, get(f"/admin/sessions/{seeded.json['session_id']}/log/stream")) as client:
+    with unread(impatient.port, get(f"/admin/sessions/{id}/log/stream")) as client:
         await until(lambda: is_reset(client))
 
 
@@ -416,8 +418,7 @@ async def test_a_client_that_does_not_read_its_stream_is_dropped(impatient: Any,
 async def test_requests_leave_no_garbage_and_no_tasks(serve: Any, wire: Any) -> None:
     served = await serve()
     reader, writer = await wire(served.port)
-    writer.write(post("/seed_session", SEED))
-    cookie = "Cookie: " + (await read(reader)).headers["set-cookie"].partition(";")[0]
+    cookie, _ = await seed(reader, writer, SEED)
     requests = [
         post("/increment_counter", {"count": 1}, cookie),
         post("/get_counter_value", {}, cookie),

@@ -191,17 +191,3 @@ async def test_what_was_acknowledged_is_there_after_a_crash(
         assert await traffic.client.post("/get_counter_value") == (200, {"count": traffic.acknowledged + 1})
     with closing(sqlite3.connect(tmp_path / "stateroom.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-
-# The sweep.
-
-
-async def test_expired_sessions_are_removed_from_memory_and_store(serve: Any, store_url: str) -> None:
-    served = await serve(ttl=1, store=store_url)
-    _, seeded = await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
-    sessions = served.services.environments["counter"].sessions
-    assert sessions.loaded(seeded["session_id"]) is not None
-    await until(lambda: sessions.loaded(seeded["session_id"]) is None and served.services.count.live == 0)
-    sizes = await served.services.store.maintenance.sizes()
-    assert not any(sizes[kind].rows for kind in ("sessions", "entries", "snapshots") if kind in sizes)
-    assert (await served.post("/get_counter_value"))[0] == 410

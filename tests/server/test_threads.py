@@ -439,18 +439,14 @@ async def test_runs_are_counted(serve: Any) -> None:
 
 
 MISTAKES: list[tuple[str, str, Any, str]] = [
-    ("POST", "", {"environment": "nobody"}, "environment"),
-    ("POST", "", {"environment": "weather"}, "environment"),
+    *(("POST", "", {"environment": name}, "environment") for name in ("nobody", "weather")),
     ("POST", "", {"user": ""}, "user"),
     ("POST", "", {"users": "ann"}, "users"),
     ("POST", "", {"metadata": 1}, "metadata"),
     ("POST", "", {"task": []}, "task"),
-    ("GET", "?limit=0", None, "limit"),
-    ("GET", "?cursor=x", None, "cursor"),
-    ("GET", "?environment=nobody", None, "environment"),
+    *(("GET", f"?{query}", None, query.partition("=")[0]) for query in ("limit=0", "cursor=x", "environment=nobody")),
+    *(("GET", f"/ID/items?{query}", None, query.partition("=")[0]) for query in ("after=-1", "limit=1001")),
     ("GET", "/ID?at=1", None, "at"),
-    ("GET", "/ID/items?after=-1", None, "after"),
-    ("GET", "/ID/items?limit=1001", None, "limit"),
     ("POST", "/ID/messages", {}, "message"),
     ("POST", "/ID/messages", {"message": []}, "message"),
     ("POST", "/ID/messages", {"message": 1}, "message"),

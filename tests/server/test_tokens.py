@@ -214,19 +214,21 @@ def test_a_user_without_a_home_is_told_what_to_do(monkeypatch: pytest.MonkeyPatc
         find_secrets()
 
 
+def write(secret_file: Path, data: bytes) -> None:
+    secret_file.parent.mkdir(parents=True)
+    secret_file.write_bytes(data)
+    secret_file.chmod(0o600)
+
+
 @pytest.mark.parametrize("text", ["", "\n\n", "short", f"{SECRET}\nshort"])
 def test_a_file_without_a_secret_is_named(secret_file: Path, text: str) -> None:
-    secret_file.parent.mkdir(parents=True)
-    secret_file.write_text(text)
-    secret_file.chmod(0o600)
+    write(secret_file, text.encode())
     with raises(DefinitionError):
         find_secrets()
 
 
 def test_a_file_may_hold_any_bytes_and_many_secrets(secret_file: Path) -> None:
-    secret_file.parent.mkdir(parents=True)
-    secret_file.write_bytes(b"\xff" * 20 + b"\n" + SECRET.encode() + b"\n")
-    secret_file.chmod(0o600)
+    write(secret_file, b"\xff" * 20 + b"\n" + SECRET.encode() + b"\n")
     secrets, _ = find_secrets()
     assert secrets[1] == SECRET
     assert signer(*secrets).read(GOOD)[0] == "5f0c" * 6

@@ -60,6 +60,8 @@ async def test_what_is_said_elsewhere_appears_once(open_studio: OpenStudio, open
     [_, first, *_] = await log(served, f"/sessions/{thread}")
     await act(served, f"/sessions/{thread}/rewind", to=first["revision"])
     await said(page, "one")
+    await page.reload()
+    await said(page, "one")
     other = await new_thread(served)
     await expect(page.get_by_role("link", name=other)).to_be_visible()
 
