@@ -95,6 +95,18 @@ async def serve() -> AsyncIterator[Serve]:
         yield start
 
 
+@pytest.fixture
+async def served(serve: Serve) -> Served:
+    """A server of the counter."""
+    return await serve()
+
+
+@pytest.fixture
+async def stored(serve: Serve, store_url: str) -> Served:
+    """A server of the counter whose store is in memory, and one whose store is in a file."""
+    return await serve(store=store_url)
+
+
 @asynccontextmanager
 async def listening(app: Any, timeout: float) -> AsyncIterator[tuple[uvicorn.Server, str]]:
     """The server of an ASGI application, and its URL."""
@@ -126,10 +138,16 @@ def _http() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(cookie_jar=jar)
 
 
+@pytest.fixture
+def shared_url(tmp_path: Path) -> str:
+    """A store in a file, `rooms.db`, which several servers can have open."""
+    return f"sqlite:///{tmp_path / 'rooms.db'}"
+
+
 @pytest.fixture(params=["memory", "sqlite"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def store_url(request: pytest.FixtureRequest, shared_url: str) -> str:
     """A store that only its server can see, and one in a file."""
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
+    return "memory://" if request.param == "memory" else shared_url
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -103,7 +102,10 @@ async def list_all(served: Any, query: str) -> list[dict[str, Any]]:
         cursor = f"&cursor={page['next']}"
 
 
-# The list.
+@pytest.fixture
+async def session(served: Any) -> Any:
+    """A session at 7."""
+    return await counted(served, 4)
 
 
 async def test_a_session_is_listed_with_what_is_known_of_it(served: Any) -> None:
@@ -149,9 +151,6 @@ async def test_sessions_are_listed_by_each_of_their_properties(served: Any) -> N
     assert rows == {
         low: (None, 0.0), **dict.fromkeys(high, (None, 1.0)), talks.id: ("planning", None), fork.id: ("planning", None)
     }  # fmt: skip
-
-
-# One session.
 
 
 async def test_a_session_with_and_without_its_verdict(served: Any) -> None:
@@ -213,11 +212,7 @@ async def test_the_lineage_of_a_session(served: Any, monkeypatch: pytest.MonkeyP
     assert ([each["id"] for each in found["ancestors"]], found["cut"]) == ([child.id], True)
 
 
-# The log.
-
-
-async def test_a_log_tells_what_each_entry_changed(served: Any) -> None:
-    session = await counted(served, 4)
+async def test_a_log_tells_what_each_entry_changed(served: Any, session: Any) -> None:
     await session.checkpoint("here")
     await session.rewind(to=1)
     await session.call("increment_counter", {"count": 1})
@@ -267,9 +262,6 @@ async def test_a_page_costs_the_same_wherever_it_lies(serve: Any, monkeypatch: p
         assert (await ask(served, "GET", f"/sessions/{session.id}/log?after={after}&limit=20"))[0] == 200
         costs.append(read)
     assert max(costs) < 250
-
-
-# The state.
 
 
 async def test_the_state_at_any_revision_and_what_differs(served: Any) -> None:
@@ -330,11 +322,7 @@ async def test_what_differs_between_two_sessions(served: Any) -> None:
     assert (await ask(served, "GET", f"/sessions/{session.id}/diff?from=1&with=nobody"))[0] == 410
 
 
-# Changing.
-
-
-async def test_forks_can_be_driven_with_their_tokens(served: Any) -> None:
-    session = await counted(served, 4)
+async def test_forks_can_be_driven_with_their_tokens(served: Any, session: Any) -> None:
     status, made = await ask(served, "POST", f"/sessions/{session.id}/fork", {"at": 1, "n": 3})
     assert status == 200
     assert len({fork["id"] for fork in made["sessions"]}) == 3
@@ -351,8 +339,7 @@ async def test_forks_can_be_driven_with_their_tokens(served: Any) -> None:
     assert (await ask(served, "GET", f"/sessions/{made['sessions'][0]['id']}/state"))[1]["state"] == {"value": 7}
 
 
-async def test_a_closed_or_sealed_session_can_be_forked_and_not_changed(served: Any) -> None:
-    session = await counted(served, 4)
+async def test_a_closed_or_sealed_session_can_be_forked_and_not_changed(served: Any, session: Any) -> None:
     await session.verify()
     where = f"/sessions/{session.id}"
     assert await refusal(served, "POST", f"{where}/rewind", {"to": 1}) == (409, "session_sealed")
@@ -381,8 +368,7 @@ async def test_forks_need_room_and_what_ends_makes_room(serve: Any, store_url: s
     assert (await ask(served, "POST", f"/sessions/{three}/fork"))[0] == 503
 
 
-async def test_a_rewind_and_a_checkpoint_are_entries(served: Any) -> None:
-    session = await counted(served, 4)
+async def test_a_rewind_and_a_checkpoint_are_entries(served: Any, session: Any) -> None:
     where = f"/sessions/{session.id}"
     _, made = await ask(served, "POST", f"{where}/checkpoint", {"name": "here"})
     assert (made["name"], made["revision"]) == ("here", 3)
@@ -425,11 +411,12 @@ async def test_forks_of_a_deleted_session_stay(served: Any) -> None:
     assert (await ask(served, "GET", f"/sessions/{fork}"))[0] == 410
 
 
-async def test_sessions_of_environments_that_are_not_served_can_be_read_and_deleted(serve: Any, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'rooms.db'}"
-    async with open_store(url) as store:
+async def test_sessions_of_environments_that_are_not_served_can_be_read_and_deleted(
+    serve: Any, shared_url: str
+) -> None:
+    async with open_store(shared_url) as store:
         session = (await Sessions(LedgerEnvironment(), store).seed({})).id
-    served = await serve(store=url)
+    served = await serve(store=shared_url)
     for path in ("", "/state", "/log", "/diff?from=1"):
         assert (await ask(served, "GET", f"/sessions/{session}{path}"))[0] == 200
     for action, body in ACTIONS.items():

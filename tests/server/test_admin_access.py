@@ -89,8 +89,7 @@ async def test_with_the_token_one_may_come_from_anywhere(serve: Any) -> None:
     assert (await ask(app, headers, None))[0] == 200
 
 
-async def test_without_a_token_programs_on_the_machine_get_in(serve: Any) -> None:
-    served = await serve()
+async def test_without_a_token_programs_on_the_machine_get_in(served: Any) -> None:
     assert (await served.get("/admin/sessions"))[0] == 200
     for client, host in (
         ("127.0.0.1", "127.0.0.1:8000"),
@@ -131,8 +130,7 @@ async def test_without_a_token_nobody_else_gets_in(app: Application) -> None:
     assert (await ask(app, [("Host", "localhost"), ("Host", "evil.example")]))[0] == 403
 
 
-async def test_a_real_server_hears_of_proxies_too(serve: Any) -> None:
-    served = await serve()
+async def test_a_real_server_hears_of_proxies_too(served: Any) -> None:
     for headers in ({"X-Forwarded-For": "127.0.0.1"}, {"Host": "evil.example"}, {"Origin": "https://evil.example"}):
         assert (await served.get("/admin/sessions", headers=headers))[0] == 403
     host, port = served.url.removeprefix("http://").split(":")
@@ -143,8 +141,7 @@ async def test_a_real_server_hears_of_proxies_too(serve: Any) -> None:
     await writer.wait_closed()
 
 
-async def test_whoever_comes_with_a_sessions_token_gets_no_admin(serve: Any, connect: Any) -> None:
-    served = await serve()
+async def test_whoever_comes_with_a_sessions_token_gets_no_admin(served: Any, connect: Any) -> None:
     _, seeded = await served.post("/seed_session", {"initial_count": 3, "expected_count": 9})
     [cookie] = served.client.cookie_jar
     admin = await connect(served.url)

@@ -54,8 +54,7 @@ MISTAKES: list[tuple[str, str, Any, str]] = [
 """A method, a path, a body, and the field that is wrong."""
 
 
-async def test_a_parameter_that_makes_no_sense_is_named(serve: Any) -> None:
-    served = await serve()
+async def test_a_parameter_that_makes_no_sense_is_named(served: Any) -> None:
     session = await seed(served)
     for method, path, body, field in MISTAKES:
         status, refused = await ask(served, method, f"/{path.replace('ID', session.id)}", body)
@@ -66,8 +65,7 @@ async def test_a_parameter_that_makes_no_sense_is_named(serve: Any) -> None:
     assert len(await served.services.store.heads()) == 1
 
 
-async def test_an_unknown_session_is_an_error_everywhere(serve: Any) -> None:
-    served = await serve()
+async def test_an_unknown_session_is_an_error_everywhere(served: Any) -> None:
     for method, path, body in (
         *(("GET", path, None) for path in ("", "/log", "/log/kinds", "/log/stream", "/lineage")),
         *(("GET", path, None) for path in ("/state", "/state?at=1", "/diff?from=1")),
@@ -81,16 +79,14 @@ async def test_an_unknown_session_is_an_error_everywhere(serve: Any) -> None:
         assert await refusal(served, method, f"/sessions/nobody{path}", body) == (410, "unknown_session")
 
 
-async def test_a_path_with_nothing_at_it(serve: Any) -> None:
-    served = await serve()
+async def test_a_path_with_nothing_at_it(served: Any) -> None:
     for path in ("", "/", "//", "/session", "/sessions/", "/sessions/ID/", "/sessions/ID/logs", "/sessions/ID/log/x/y"):
         status, refused = await ask(served, "GET", path)
         assert (status, refused["error"]["code"]) == (404, "not_found"), path
         assert "sessions are at /admin/sessions" in refused["error"]["message"]
 
 
-async def test_a_method_that_does_not_go_there(serve: Any) -> None:
-    served = await serve()
+async def test_a_method_that_does_not_go_there(served: Any) -> None:
     for method, path, allowed in (
         ("PUT", "/sessions", "GET, POST"),
         ("DELETE", "/sessions", "GET, POST"),

@@ -44,6 +44,12 @@ def waits() -> type[Waits]:
     return Waits
 
 
+@pytest.fixture
+async def agent(serve: Any) -> Any:
+    """A server of the counter whose agent is the reference policy."""
+    return await serve(agent="reference")
+
+
 def comparable(row: dict[str, Any]) -> dict[str, Any]:
     """A row without what differs from run to run."""
     return without(row, *OWN)
@@ -64,9 +70,6 @@ async def ran(served: Any, row: dict[str, Any], path: str = "/run", **headers: s
 async def refused(served: Any, path: str, body: Any, **headers: str) -> tuple[int, str]:
     status, reply = await served.post(path, body, headers=headers)
     return status, reply["error"]["code"]
-
-
-# Episodes.
 
 
 @pytest.mark.parametrize("policy", ["reference", "noisy"])
@@ -94,18 +97,16 @@ async def test_tokens_come_with_whole_prompts(serve: Any) -> None:
     assert [step.answer for step in sequences(reply)[0].steps] == [0, 1, 2, 3]
 
 
-async def test_gym_s_own_fields_stay_in_the_row_and_set_the_model_s_parameters(serve: Any) -> None:
-    served = await serve(agent="reference")
+async def test_gym_s_own_fields_stay_in_the_row_and_set_the_model_s_parameters(agent: Any) -> None:
     named = {"agent_ref": {"type": "responses_api_agents", "name": "counter_agent"}, "task_source": {"a": 1}}
-    reply = await ran(served, {**ROW, **named})
+    reply = await ran(agent, {**ROW, **named})
     assert {name: reply[name] for name in named} == named
     assert (reply["reward"], reply["_ng_task_index"], reply["_ng_rollout_index"]) == (1.0, 0, 0)
 
 
-async def test_rows_without_indices_have_random_seeds(serve: Any) -> None:
-    served = await serve(agent="reference")
+async def test_rows_without_indices_have_random_seeds(agent: Any) -> None:
     row = {name: value for name, value in ROW.items() if not name.startswith("_ng")}
-    first, second = await ran(served, row), await ran(served, row)
+    first, second = await ran(agent, row), await ran(agent, row)
     assert first["response"]["id"] != second["response"]["id"]
     assert not [name for name in first if name.startswith("_ng")]
 
@@ -120,12 +121,11 @@ async def test_an_episode_that_fails_is_told_as_gym_s_collection_expects_it(serv
     assert (again["_ng_failure_class"], again["_ng_failure_terminal"]) == ("model", True)
 
 
-async def test_episodes_are_closed_and_leave_no_live_session(serve: Any) -> None:
-    served = await serve(agent="reference")
-    await ran(served, ROW)
-    await ran(served, ROW, **{"Idempotency-Key": "one"})
-    assert served.services.count.live == 0
-    status, told = await served.get("/admin/sessions?status=closed")
+async def test_episodes_are_closed_and_leave_no_live_session(agent: Any) -> None:
+    await ran(agent, ROW)
+    await ran(agent, ROW, **{"Idempotency-Key": "one"})
+    assert agent.services.count.live == 0
+    status, told = await agent.get("/admin/sessions?status=closed")
     assert (status, len(told["sessions"])) == (200, 2)
 
 
@@ -140,10 +140,7 @@ async def test_an_episode_that_waits_for_a_person_goes_on_when_it_is_sent_again(
     assert (await ran(served, row, **key))["reward"] == 5.0
 
 
-# Ids.
-
-
-@pytest.mark.parametrize("how", ["header", "path", "row"])
+@pytest.mark.parametrize("how", ["header", "path", "row", "attempt"])
 async def test_a_request_that_is_sent_again_gets_the_same_episode(serve: Any, store_url: str, how: str) -> None:
     served = await serve(store=store_url, agent="noisy")
 
@@ -153,25 +150,19 @@ async def test_a_request_that_is_sent_again_gets_the_same_episode(serve: Any, st
                 return await ran(served, ROW, **{"Idempotency-Key": episode})
             case "path":
                 return await ran(served, ROW, f"/ng-rollout/{episode}/run")
-        return await ran(served, {**ROW, "_ng_rollout_id": episode})
+            case "row":
+                return await ran(served, {**ROW, "_ng_rollout_id": episode})
+        return await ran(served, {**ROW, "_ng_rollout_id": "a", "_ng_attempt_index": int(episode[-1])})
 
     first, again, other = await send("a.1"), await send("a.1"), await send("a.2")
     assert again["_stateroom_session"] == first["_stateroom_session"] != other["_stateroom_session"]
     assert comparable(again) == comparable(first)
 
 
-async def test_another_attempt_at_a_rollout_is_another_episode(serve: Any) -> None:
-    served = await serve(agent="reference")
-    row = {**ROW, "_ng_rollout_id": "a"}
-    sessions = [(await ran(served, {**row, "_ng_attempt_index": attempt}))["_stateroom_session"] for attempt in (0, 1)]
-    assert len(set(sessions)) == 2
-
-
-async def test_an_id_belongs_to_one_task(serve: Any) -> None:
-    served = await serve(agent="reference")
-    await ran(served, ROW, **{"Idempotency-Key": "one"})
+async def test_an_id_belongs_to_one_task(agent: Any) -> None:
+    await ran(agent, ROW, **{"Idempotency-Key": "one"})
     other = {**ROW, "expected_count": 10}
-    assert await refused(served, "/run", other, **{"Idempotency-Key": "one"}) == (409, "conflict")
+    assert await refused(agent, "/run", other, **{"Idempotency-Key": "one"}) == (409, "conflict")
 
 
 async def test_two_requests_with_one_id_are_one_episode(serve: Any, store_url: str, waits: type[Waits]) -> None:
@@ -194,9 +185,6 @@ async def test_a_stateless_episode_with_an_id_asks_its_model_once(serve: Any) ->
     first, again = [await ran(served, row, **{"Idempotency-Key": "one"}) for _ in range(2)]
     assert comparable(again) == comparable(first)
     assert again["_stateroom_times"]["model"] == first["_stateroom_times"]["model"]  # recorded
-
-
-# Clients that leave.
 
 
 async def test_an_agent_stops_when_its_client_disconnects_and_goes_on_with_the_next(
@@ -223,9 +211,6 @@ async def test_an_episode_without_an_id_ends_with_its_client(serve: Any, waits: 
     assert served.services.count.live == 0
 
 
-# Many, and for long.
-
-
 async def test_agents_leave_room_for_other_requests(serve: Any, waits: type[Waits]) -> None:
     served = await serve(agent=WAITS, max_calls=4)
     running = [asyncio.create_task(ran(served, ROW)) for _ in range(3)]
@@ -247,21 +232,17 @@ async def test_a_session_does_not_expire_while_its_agent_works(serve: Any, waits
     assert (await running)["reward"] == 1.0
 
 
-# A turn in a session.
-
-
-async def test_a_turn_acts_in_the_client_s_session(serve: Any) -> None:
-    served = await serve(agent="reference")
-    await served.post("/seed_session", ROW)
-    async with served.client.post(f"{served.url}/v1/responses", json=ROW["responses_create_params"]) as reply:
+async def test_a_turn_acts_in_the_client_s_session(agent: Any) -> None:
+    await agent.post("/seed_session", ROW)
+    async with agent.client.post(f"{agent.url}/v1/responses", json=ROW["responses_create_params"]) as reply:
         response = await reply.json()
         assert (reply.status, "set-cookie" in reply.headers) == (200, True), response
     kinds = [item["type"] for item in response["output"]]
     assert kinds == ["function_call", "function_call_output"] * 3 + ["message"]
     assert len({item["id"] for item in response["output"]}) == len(kinds)
     assert (response["object"], response["status"], response["model"]) == ("response", "completed", "reference")
-    assert (await served.post("/get_counter_value"))[1] == {"count": 9}
-    assert (await served.post("/verify", {**ROW, "response": response}))[1]["reward"] == 1.0
+    assert (await agent.post("/get_counter_value"))[1] == {"count": 9}
+    assert (await agent.post("/verify", {**ROW, "response": response}))[1]["reward"] == 1.0
 
 
 async def test_each_turn_makes_its_own_calls_and_one_that_is_sent_again_makes_none(
@@ -293,10 +274,9 @@ async def test_a_turn_without_a_session_needs_an_environment_without_a_state(ser
 @pytest.mark.parametrize(
     "body", [{}, {"input": [1]}, {"input": "add 4", "tools": [1]}, {"input": "add 4", "stream": True}]
 )
-async def test_a_turn_refuses_what_it_cannot_read(serve: Any, body: dict[str, Any]) -> None:
-    served = await serve(agent="reference")
-    await served.post("/seed_session", ROW)
-    assert await refused(served, "/v1/responses", body) == (422, "invalid_arguments")
+async def test_a_turn_refuses_what_it_cannot_read(agent: Any, body: dict[str, Any]) -> None:
+    await agent.post("/seed_session", ROW)
+    assert await refused(agent, "/v1/responses", body) == (422, "invalid_arguments")
 
 
 async def test_a_turn_tells_that_its_model_failed(serve: Any) -> None:
@@ -307,14 +287,10 @@ async def test_a_turn_tells_that_its_model_failed(serve: Any) -> None:
         assert failed == (502, "model_failed")
 
 
-# Who may run episodes.
-
-
-async def test_a_session_s_client_cannot_run_an_episode(serve: Any) -> None:
+async def test_a_session_s_client_cannot_run_an_episode(agent: Any) -> None:
     """A model's calls have its session's cookie, and it may make up a tool named run."""
-    served = await serve(agent="reference")
-    await served.post("/seed_session", ROW)
-    assert await refused(served, "/run", ROW) == (409, "conflict")
+    await agent.post("/seed_session", ROW)
+    assert await refused(agent, "/run", ROW) == (409, "conflict")
 
 
 async def test_episodes_need_an_api_key_and_count_as_sessions(serve: Any) -> None:
@@ -343,11 +319,7 @@ async def test_a_row_that_is_no_task_for_the_agent_is_refused(serve: Any, agent:
     assert served.services.count.live == 0
 
 
-# Where it is.
-
-
-async def test_there_is_no_agent_unless_one_is_named(serve: Any) -> None:
-    served = await serve()
+async def test_there_is_no_agent_unless_one_is_named(served: Any) -> None:
     assert await refused(served, "/run", ROW) == (404, "unknown_tool")
     assert "/run" not in (await served.get("/openapi.json"))[1]["paths"]
 
@@ -359,9 +331,6 @@ async def test_several_environments_have_an_agent_each(serve: Any) -> None:
     assert (await ran(served, weather, "/weather/run"))["reward"] == 1.0
     paths = (await served.get("/openapi.json"))[1]["paths"]
     assert {"/counter/run", "/counter/v1/responses", "/weather/run", "/weather/v1/responses"} <= {*paths}
-
-
-# Workers that die.
 
 
 @pytest.mark.more("time")

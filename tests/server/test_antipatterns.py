@@ -1,7 +1,6 @@
 """The mistakes that servers of environments make, over the wire: none is possible, or each is answered in words."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,10 +50,9 @@ async def test_a_count_on_the_server_itself_is_told_of_in_its_log(serve: Any, ca
 
 
 async def test_requests_at_once_lose_nothing_whichever_server_they_come_to(
-    serve: Any, connect: Any, tmp_path: Path
+    serve: Any, connect: Any, shared_url: str
 ) -> None:
-    store = f"sqlite:///{tmp_path / 'rooms.db'}"
-    one, other = await serve(CafeEnvironment(), store=store), await serve(CafeEnvironment(), store=store)
+    one, other = await serve(CafeEnvironment(), store=shared_url), await serve(CafeEnvironment(), store=shared_url)
     await one.post("/seed_session")
     same = await connect(other.url, like=one)
     replies = await asyncio.gather(*(client.post("/order") for client in (one, same) for _ in range(8)))

@@ -48,9 +48,6 @@ def texts(client: openai.OpenAI, conversation: str, **options: Any) -> list[str]
     return [item.content[0].text for item in items]
 
 
-# Conversations.
-
-
 def test_a_conversation_is_created_shown_updated_and_deleted(client: openai.OpenAI) -> None:
     made = client.conversations.create(metadata={"topic": "ships"})
     assert (made.object, made.metadata, made.id[:5]) == ("conversation", {"topic": "ships"}, "conv_")
@@ -122,9 +119,6 @@ def test_a_client_carries_out_tool_calls_over_several_requests(tmp_path: Path) -
         assert kinds == ["message", *["function_call", "function_call_output"] * 3, "message"]
 
 
-# Items.
-
-
 def test_items_come_in_pages_in_either_order(client: openai.OpenAI) -> None:
     made = client.conversations.create()
     for number in range(0, 24, 4):
@@ -150,9 +144,6 @@ def test_a_deleted_item_is_shown_to_nobody(client: openai.OpenAI, served: Served
         with pytest.raises(openai.NotFoundError, match="no item"):
             work(secret, conversation_id=made.id)
     assert client.responses.create(model=served.name, conversation=made.id).output_text == "1: hello"
-
-
-# Errors.
 
 
 def test_an_unknown_conversation_is_an_error_in_openais_format(client: openai.OpenAI, served: Served) -> None:
@@ -191,9 +182,6 @@ def test_what_is_wrong_is_told_by_its_field(client: openai.OpenAI, served: Serve
             work()
         assert refused.value.param == field
     assert texts(client, made.id) == []
-
-
-# Several at once, and others that come later.
 
 
 @asynccontextmanager
@@ -239,17 +227,16 @@ async def test_a_failed_answer_leaves_the_conversation_as_it_was() -> None:
         assert [item.type async for item in await client.conversations.items.list(made.id)] == ["message"]
 
 
-async def test_a_session_that_is_no_conversation_is_unknown(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'rooms.db'}"
-    async with open_store(url) as store:
+async def test_a_session_that_is_no_conversation_is_unknown(shared_url: str) -> None:
+    async with open_store(shared_url) as store:
         other = await Sessions(CounterEnvironment(), store).seed({"initial_count": 0, "expected_count": 1})
-    async with talking(Failing(ValueError("no")), store=url) as client:
+    async with talking(Failing(ValueError("no")), store=shared_url) as client:
         with pytest.raises(openai.NotFoundError):
             await client.conversations.retrieve(f"conv_{other.id}")
 
 
-def test_a_conversation_goes_on_after_a_restart(tmp_path: Path) -> None:
-    store = ("--store", f"sqlite:///{tmp_path / 'rooms.db'}")
+def test_a_conversation_goes_on_after_a_restart(tmp_path: Path, shared_url: str) -> None:
+    store = ("--store", shared_url)
     with serving(ECHO, tmp_path, *store) as served, openai.OpenAI(base_url=served.url, api_key="x") as client:
         made = client.conversations.create(metadata={"topic": "ships"})
         answer = client.responses.create(model=served.name, input="hello", conversation=made.id)

@@ -48,9 +48,6 @@ async def replies(serve: Any) -> Replies:
     return made
 
 
-# What is no request.
-
-
 def nested(levels: int) -> bytes:
     return b'{"count":' + b"[" * levels + b"]" * levels + b"}"
 
@@ -112,8 +109,7 @@ async def test_numbers_of_any_size_are_kept_exactly(replies: Replies) -> None:
         assert await reply.text() == f'{{"count":{large + 3}}}'
 
 
-async def test_rows_that_cannot_be_seeded(serve: Any) -> None:
-    served = await serve()
+async def test_rows_that_cannot_be_seeded(served: Any) -> None:
     for row, message in [
         ({}, "initial_count: Field required; expected_count: Field required"),
         ({"expected_count": 5}, "initial_count: Field required"),
@@ -178,9 +174,6 @@ async def test_rows_that_cannot_be_aggregated(replies: Replies) -> None:
     assert (await replies.served.post("/aggregate_metrics", {"verify_responses": []}))[0] == 200
 
 
-# What is not there.
-
-
 async def test_methods_that_a_path_does_not_have(replies: Replies) -> None:
     for path, allowed in [
         ("/increment_counter", "POST"),
@@ -215,9 +208,6 @@ async def test_paths_that_are_not_there(replies: Replies) -> None:
             assert "there are: get_counter_value, increment_counter" in error["message"]
     _, error = await replies.error(f"/{'x' * 5000}")
     assert len(error["message"]) < 400
-
-
-# What an author did not mean to happen.
 
 
 class Broken(State):
@@ -313,29 +303,25 @@ async def test_a_seed_that_fails_makes_no_session(serve: Any) -> None:
     assert served.services.count.live == 0
 
 
-# Sessions that are no longer there.
-
-
 async def test_sessions_that_are_gone(serve: Any) -> None:
     now = 1_000_000.0
     replies = Replies(await serve(CounterEnvironment(), ttl=60, now=lambda: now))
     served = replies.served
     paths = [("/increment_counter", {"count": 1}), ("/get_counter_value", {}), ("/verify", {"response": {}})]
+
+    async def codes() -> set[tuple[int, str]]:
+        errors = [await replies.error(path, json=body) for path, body in paths]
+        return {(status, error["code"]) for status, error in errors}
+
     await replies.seed()
     [head] = await served.services.store.heads()
     await served.post("/close_session", {"resources_session_id": head.id})
-    for path, body in paths:
-        status, error = await replies.error(path, json=body)
-        assert (status, error["code"]) == (410, "session_closed")
+    assert await codes() == {(410, "session_closed")}
     await replies.seed()
     now += 61
-    for path, body in paths:
-        status, error = await replies.error(path, json=body)
-        assert (status, error["code"]) == (410, "session_expired")
+    assert await codes() == {(410, "session_expired")}
     await served.services.environments["counter"].sessions.sweep()
-    for path, body in paths:
-        status, error = await replies.error(path, json=body)
-        assert (status, error["code"]) == (410, "unknown_session")
+    assert await codes() == {(410, "unknown_session")}
 
 
 async def test_a_server_error_of_our_own_is_told_and_logged(

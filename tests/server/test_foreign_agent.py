@@ -257,8 +257,7 @@ async def test_among_many_environments_a_client_keeps_its_cookie_and_gets_no_oth
         assert json.loads((await agent.verify()).text)["reward"] == 0.0
 
 
-async def test_a_name_without_end_gets_no_reply(serve: Any) -> None:
-    served = await serve()
+async def test_a_name_without_end_gets_no_reply(served: Any) -> None:
     async with agent_of(served) as agent:
         await agent.seed(ROW)
         with pytest.raises((ConnectionError, IndexError)):  # rather than one that the cookie is missing from

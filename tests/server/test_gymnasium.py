@@ -1,7 +1,6 @@
 """The Gymnasium-style endpoints: reset, step and close."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,24 +46,22 @@ async def test_an_episode(serve: Any, store_url: str) -> None:
     assert await served.refused(f"{prefix}/step", made(("get_counter_value", {}))) == (410, "session_closed")
 
 
-async def test_a_step_that_is_sent_again_is_made_once(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    await served.post("/reset", ROW)
+async def test_a_step_that_is_sent_again_is_made_once(stored: Any) -> None:
+    await stored.post("/reset", ROW)
     for step_id in ("one", 2, "\n", "x" * 1000, "\ud800"):
         step = made(
             ("increment_counter", {"count": 1}), ("increment_counter", {"count": 1}), _ng_step_request_id=step_id
         )
-        first = await served.post("/step", step)
+        first = await stored.post("/step", step)
         assert first[0] == 200
-        assert await served.post("/step", step) == first
-    assert await served.post("/get_counter_value") == (200, {"count": 13})
+        assert await stored.post("/step", step) == first
+    assert await stored.post("/get_counter_value") == (200, {"count": 13})
     for none in ("", None):
-        await served.post("/step", made(("increment_counter", {"count": 1}), _ng_step_request_id=none))
-    assert await served.post("/get_counter_value") == (200, {"count": 15})
+        await stored.post("/step", made(("increment_counter", {"count": 1}), _ng_step_request_id=none))
+    assert await stored.post("/get_counter_value") == (200, {"count": 15})
 
 
-async def test_calls_that_fail_are_told_to_the_model(serve: Any) -> None:
-    served = await serve()
+async def test_calls_that_fail_are_told_to_the_model(served: Any) -> None:
     await served.post("/reset", ROW)
     step = made(("increment_counter", {"count": "x"}), ("verify", {}), ("increment_counter", [1]))
     step["response"]["output"].append({"type": "function_call", "call_id": "c3", "name": "x", "arguments": "{not"})
@@ -85,16 +82,14 @@ async def test_the_plain_endpoints_share_the_session(serve: Any) -> None:
     assert (await served.post("/step", made()))[1]["reward"] == 1.0
 
 
-async def test_close_leaves_a_session_without_a_verdict_alone(serve: Any) -> None:
-    served = await serve()
+async def test_close_leaves_a_session_without_a_verdict_alone(served: Any) -> None:
     await served.post("/reset", ROW)
     assert await served.post("/close") == (200, {})
     assert await served.post("/get_counter_value") == (200, {"count": 3})
 
 
-async def test_close_knows_a_verdict_that_another_worker_gave(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    one, other = await serve(store=store), await serve(store=store)
+async def test_close_knows_a_verdict_that_another_worker_gave(serve: Any, shared_url: str) -> None:
+    one, other = await serve(store=shared_url), await serve(store=shared_url)
     _, begun = await one.post("/reset", ROW)
     cookies = {found.key: found.value for found in one.client.cookie_jar}
     assert (await other.post("/step", made(), cookies=cookies))[1]["terminated"]
@@ -103,18 +98,16 @@ async def test_close_knows_a_verdict_that_another_worker_gave(serve: Any, tmp_pa
 
 
 @pytest.mark.parametrize("step_id", [["one"], True])
-async def test_an_id_of_a_step_is_a_text(serve: Any, step_id: Any) -> None:
-    served = await serve()
+async def test_an_id_of_a_step_is_a_text(served: Any, step_id: Any) -> None:
     await served.post("/reset", ROW)
     status, refused = await served.post("/step", made(_ng_step_request_id=step_id))
     assert (status, list(refused["error"]["fields"])) == (422, ["_ng_step_request_id"])
 
 
 @pytest.mark.parametrize("seeded", [False, True])
-async def test_steps_without_a_state(serve: Any, tmp_path: Path, seeded: bool) -> None:
+async def test_steps_without_a_state(serve: Any, shared_url: str, seeded: bool) -> None:
     """A client without a session is judged by its last response: nothing connects its requests."""
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    served = await serve(WeatherEnvironment(), store=store)
+    served = await serve(WeatherEnvironment(), store=shared_url)
     if seeded:
         assert (await served.post("/reset", {}))[0] == 200
     status, stepped = await served.post("/step", made(("get_weather", {"city": "Lima"})))
@@ -127,9 +120,8 @@ async def test_steps_without_a_state(serve: Any, tmp_path: Path, seeded: bool) -
     assert (await served.post("/step", made()))[0] == (410 if seeded else 200)
 
 
-async def test_an_episode_without_a_state_is_stepped_on_by_another_server(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    first, second = [await serve(WeatherEnvironment(), store=store) for _ in range(2)]
+async def test_an_episode_without_a_state_is_stepped_on_by_another_server(serve: Any, shared_url: str) -> None:
+    first, second = [await serve(WeatherEnvironment(), store=shared_url) for _ in range(2)]
     await first.post("/reset", {})
     await first.post("/step", made(("get_weather", {"city": "Lima"})))
     cookie = {"cookie": "; ".join(f"{each.key}={each.value}" for each in first.client.cookie_jar)}
@@ -153,15 +145,14 @@ def told(text: str, **more: Any) -> dict[str, Any]:
     return {**ROW, "response": {"output": [{"type": "message", "role": "assistant", "content": text}]}, **more}
 
 
-async def test_the_verifier_is_given_the_whole_conversation(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    first = await serve(SayingEnvironment(), store=store)
+async def test_the_verifier_is_given_the_whole_conversation(serve: Any, shared_url: str) -> None:
+    first = await serve(SayingEnvironment(), store=shared_url)
     await first.post("/reset", ROW)
     cookies = {found.key: found.value for found in first.client.cookie_jar}
     add = made(("increment_counter", {"count": 4}), _ng_step_request_id="one")
     for _ in range(2):  # sent again, it is said once
         assert (await first.post("/step", add))[0] == 200
-    other = await serve(SayingEnvironment(), store=store)  # as after a restart
+    other = await serve(SayingEnvironment(), store=shared_url)  # as after a restart
     assert (await other.post("/step", made(("get_counter_value", {})), cookies=cookies))[0] == 200
     for _ in range(2):
         assert (await other.post("/step", told("It is 7."), cookies=cookies))[1]["terminated"]

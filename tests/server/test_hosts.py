@@ -60,8 +60,7 @@ async def test_a_page_from_elsewhere_reaches_nothing(serve: Any) -> None:
             assert await status(served, *request, **headers) == 200, (request, headers)
 
 
-async def test_probes_are_answered_whatever_host_they_are_for(serve: Any) -> None:
-    served = await serve()
+async def test_probes_are_answered_whatever_host_they_are_for(served: Any) -> None:
     for path in ("/", "/health", "/ready"):
         assert await status(served, "GET", path, None, Host="10.0.0.7:8000") == 200
 

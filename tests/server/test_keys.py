@@ -121,11 +121,10 @@ async def test_a_key_stays_with_a_token_that_is_renewed(serve: Any) -> None:
     assert (await served.post("/get_counter_value"))[0] == 429
 
 
-async def test_a_key_that_is_taken_away_takes_its_sessions_along(serve: Any, connect: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    before = await serve(store=store, keys=(key("ann"), key("ben")))
+async def test_a_key_that_is_taken_away_takes_its_sessions_along(serve: Any, connect: Any, shared_url: str) -> None:
+    before = await serve(store=shared_url, keys=(key("ann"), key("ben")))
     await before.post("/seed_session", ROW, headers=bearer("ann"))
-    after = await serve(store=store, keys=(key("ben"),))
+    after = await serve(store=shared_url, keys=(key("ben"),))
     client = await connect(after.url, like=before)
     assert await client.refused("/get_counter_value") == (401, "unauthorized")
 
@@ -166,9 +165,6 @@ async def test_the_description_tells_of_keys(serve: Any) -> None:
         assert "429" not in open_to_all["paths"][path]["post"]["responses"]
 
 
-# The file.
-
-
 def write(path: Path, *lines: str) -> Path:
     path.write_text("\n".join(lines))
     path.chmod(0o600)
@@ -204,9 +200,6 @@ def test_a_file_that_has_no_keys_or_a_line_that_is_none_is_refused(tmp_path: Pat
 def test_a_file_of_keys_that_is_not_there_is_named(tmp_path: Path) -> None:
     with raises(NotFound):
         read_keys(tmp_path / "nothing")
-
-
-# The commands.
 
 
 async def test_workers_count_together(launch: Any, connect: Any, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, State, tool
-from stateroom.gallery import CounterEnvironment
 from stateroom.session import MAX_READS
 from tests.server.conftest import until
 from tests.server.test_protocol import get, read
@@ -27,8 +26,10 @@ class NotesEnvironment(Environment[Notes]):
         self.started = asyncio.Event()
         self.release = asyncio.Event()
 
-    def seed(self, task: Any) -> Notes:
-        return Notes(text="x" * task.model_dump().get("size", 0))
+    async def seed(self, task: Any) -> Notes:
+        if (size := task.model_dump().get("size", 0)) is None:
+            await asyncio.Event().wait()
+        return Notes(text="x" * size)
 
     @tool
     def write(self, state: Notes, text: str) -> int:
@@ -60,9 +61,6 @@ async def token_of(served: Any) -> str:
     await served.post("/seed_session", ROW)
     [cookie] = served.client.cookie_jar
     return f"{cookie.key}={cookie.value}"
-
-
-# Bodies.
 
 
 def body_of(size: int) -> bytes:
@@ -118,9 +116,6 @@ async def test_a_client_that_goes_away_before_its_body_is_whole_has_asked_for_no
     assert not environment.started.is_set()
 
 
-# States.
-
-
 async def test_a_state_may_be_so_large_and_no_larger(serve: Any) -> None:
     served = await serve(NotesEnvironment(), max_state=20_000)
     await served.post("/seed_session", {})
@@ -132,9 +127,6 @@ async def test_a_state_may_be_so_large_and_no_larger(serve: Any) -> None:
     served.client.cookie_jar.clear()
     assert await served.refused("/seed_session", {"size": 30_000}) == (413, "too_large")
     assert len(served.client.cookie_jar) == 0
-
-
-# Sessions.
 
 
 async def test_there_may_be_so_many_sessions_and_no_more(serve: Any) -> None:
@@ -158,9 +150,6 @@ async def test_there_may_be_so_many_sessions_and_no_more(serve: Any) -> None:
     now += 2
     served.client.cookie_jar.clear()
     assert (await served.post("/seed_session", ROW))[0] == 200
-
-
-# Calls.
 
 
 async def test_one_session_leaves_room_for_the_calls_of_others(serve: Any, connect: Any) -> None:
@@ -209,8 +198,12 @@ async def test_so_many_requests_may_be_in_flight_and_no_more_but_probes(serve: A
     assert await served.post("/write", {"text": "x"}) == (200, 7)
 
 
-async def test_a_call_may_take_so_long_and_no_longer(serve: Any) -> None:
+async def test_a_seed_a_call_and_a_verdict_may_take_so_long_and_no_longer(serve: Any) -> None:
     served = await serve(NotesEnvironment(), timeout=0.5)
+    status, refused = await served.post("/seed_session", {"size": None})
+    assert (status, refused["error"]["code"]) == (504, "timeout")
+    assert refused["error"]["message"] == "notes.seed did not finish within 0.5 s"
+    assert (len(served.client.cookie_jar), served.services.count.live) == (0, 0)
     await served.post("/seed_session", {})
     status, refused = await served.post("/wait")
     assert (status, refused["error"]["code"]) == (504, "timeout")
@@ -221,24 +214,6 @@ async def test_a_call_may_take_so_long_and_no_longer(serve: Any) -> None:
     assert await served.refused("/verify", {"response": {}}) == (504, "timeout")
     assert await served.post("/write", {"text": "theless"}) == (200, 12)  # there was no verdict
     assert (await served.post("/verify", {"response": {}}))[1]["reward"] == 12.0
-
-
-class SlowSeedEnvironment(CounterEnvironment):
-    """Takes its time."""
-
-    async def seed(self, task: Any) -> Any:
-        await asyncio.Event().wait()
-
-
-async def test_a_seed_may_take_so_long_and_no_longer(serve: Any) -> None:
-    served = await serve(SlowSeedEnvironment(), timeout=0.05)
-    status, refused = await served.post("/seed_session", ROW)
-    assert (status, refused["error"]["code"]) == (504, "timeout")
-    assert refused["error"]["message"] == "slow_seed.seed did not finish within 0.05 s"
-    assert (len(served.client.cookie_jar), served.services.count.live) == (0, 0)
-
-
-# The log.
 
 
 async def test_a_failed_call_writes_little_to_the_log(launch: Any, connect: Any, room: str) -> None:

@@ -77,8 +77,7 @@ async def test_a_scrape_tells_what_came_of_calls(serve: Any) -> None:
     assert found("process_resident_memory_bytes") > 0
 
 
-async def test_openmetrics_for_those_who_ask_for_it(serve: Any) -> None:
-    served = await serve()
+async def test_openmetrics_for_those_who_ask_for_it(served: Any) -> None:
     await served.post("/seed_session", ROW)
     await served.post("/increment_counter", {"count": 1})
     content_type, text = await scraped(
@@ -89,13 +88,12 @@ async def test_openmetrics_for_those_who_ask_for_it(serve: Any) -> None:
     assert found("stateroom_calls_total", "counter", "increment_counter", "ok") == 1
 
 
-async def test_sessions_that_live_and_that_expire_are_counted(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path / 'rooms.db'}"
-    before = await serve(store=store, ttl=100.0, now=lambda: 1_000.0)
+async def test_sessions_that_live_and_that_expire_are_counted(serve: Any, shared_url: str) -> None:
+    before = await serve(store=shared_url, ttl=100.0, now=lambda: 1_000.0)
     await before.post("/seed_session", ROW)
     _, text = await scraped(before)
     assert Samples(text)("stateroom_sessions_live") == 1
-    after = await serve(store=store, ttl=100.0, now=lambda: 2_000.0)  # which sweeps when it has started
+    after = await serve(store=shared_url, ttl=100.0, now=lambda: 2_000.0)  # which sweeps when it has started
     expired = 0.0
     async with asyncio.timeout(PATIENCE):
         while not expired:
@@ -161,10 +159,9 @@ def test_any_worker_tells_of_the_processes_of_all(worker: Any, tmp_path: Path) -
     assert found.keys() == {frozenset((number,)) for number in "012"}
 
 
-async def test_the_live_sessions_of_all_workers_are_one_figure(serve: Any, tmp_path: Path) -> None:
+async def test_the_live_sessions_of_all_workers_are_one_figure(serve: Any, shared_url: str) -> None:
     time = [1_000.0]
-    store = f"sqlite:///{tmp_path / 'rooms.db'}"
-    workers = [await serve(store=store, now=lambda: time[0]) for _ in range(2)]
+    workers = [await serve(store=shared_url, now=lambda: time[0]) for _ in range(2)]
     for _ in range(3):
         await workers[0].post("/seed_session", ROW)
         workers[0].client.cookie_jar.clear()

@@ -1,7 +1,6 @@
 """Seeding and closing sessions by names that clients give them, as 0.7 clients do."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,46 +38,42 @@ async def joins(served: Any, name: str, row: Any = ROW) -> bool:
     return (status, reply.get("resources_session_id"), len(reply)) == (200, name, 2)
 
 
-async def test_to_seed_a_name_again_is_to_join_it(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    status, first = await served.post("/seed_session", seeding("one"))
+async def test_to_seed_a_name_again_is_to_join_it(stored: Any) -> None:
+    status, first = await stored.post("/seed_session", seeding("one"))
     assert status == 200
     assert first.keys() == {"resources_session_id", "resources_tools"}
     assert first["resources_tools"].keys() == {"server_name", "url_path", "transport", "headers"}
-    await served.post("/increment_counter", {"count": 2})
-    assert await joins(served, "one")
-    served.client.cookie_jar.clear()
-    assert await joins(served, "one")
-    assert await served.post("/get_counter_value") == (200, {"count": 5})
-    await post_afresh(served, "/seed_session", seeding("another"))
-    assert await served.post("/get_counter_value") == (200, {"count": 3})
-    assert len(await served.services.store.heads()) == 2
+    await stored.post("/increment_counter", {"count": 2})
+    assert await joins(stored, "one")
+    stored.client.cookie_jar.clear()
+    assert await joins(stored, "one")
+    assert await stored.post("/get_counter_value") == (200, {"count": 5})
+    await post_afresh(stored, "/seed_session", seeding("another"))
+    assert await stored.post("/get_counter_value") == (200, {"count": 3})
+    assert len(await stored.services.store.heads()) == 2
 
 
-async def test_a_row_with_what_is_no_number_is_the_same_row_again(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
+async def test_a_row_with_what_is_no_number_is_the_same_row_again(stored: Any) -> None:
     row = {**ROW, "deep": [{"score": float("nan"), "most": float("inf")}]}
-    assert (await served.post("/seed_session", seeding("one", row)))[0] == 200
-    assert await joins(served, "one", row)
+    assert (await stored.post("/seed_session", seeding("one", row)))[0] == 200
+    assert await joins(stored, "one", row)
     other = {**ROW, "deep": [{"score": 0.0, "most": float("inf")}]}
-    assert (await served.post("/seed_session", seeding("one", other)))[0] == 409
+    assert (await stored.post("/seed_session", seeding("one", other)))[0] == 409
 
 
-async def test_many_who_seed_a_name_at_once_share_one_session(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    replies = await asyncio.gather(*(post_afresh(served, "/seed_session", seeding("one")) for _ in range(8)))
+async def test_many_who_seed_a_name_at_once_share_one_session(stored: Any) -> None:
+    replies = await asyncio.gather(*(post_afresh(stored, "/seed_session", seeding("one")) for _ in range(8)))
     assert {status for status, _ in replies} == {200}
-    assert len(await served.services.store.heads()) == 1
-    assert await served.services.store.count(served.services.now()) == 1
+    assert len(await stored.services.store.heads()) == 1
+    assert await stored.services.store.count(stored.services.now()) == 1
 
 
-async def test_a_name_can_be_joined_with_a_large_task(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
+async def test_a_name_can_be_joined_with_a_large_task(stored: Any) -> None:
     row = {**ROW, "story": "s" * 100_000}
     for _ in range(2):
-        assert (await post_afresh(served, "/seed_session", seeding("one", row)))[0] == 200
-    assert (await post_afresh(served, "/seed_session", seeding("one")))[0] == 409
-    assert (await served.services.store.maintenance.sizes())["blobs"].rows == 1
+        assert (await post_afresh(stored, "/seed_session", seeding("one", row)))[0] == 200
+    assert (await post_afresh(stored, "/seed_session", seeding("one")))[0] == 409
+    assert (await stored.services.store.maintenance.sizes())["blobs"].rows == 1
 
 
 @pytest.mark.parametrize(
@@ -90,8 +85,7 @@ async def test_a_name_can_be_joined_with_a_large_task(serve: Any, store_url: str
     ],
     ids=lambda other: next(iter(other)),
 )
-async def test_a_name_is_not_joined_with_another_task_or_episode(serve: Any, other: dict[str, Any]) -> None:
-    served = await serve()
+async def test_a_name_is_not_joined_with_another_task_or_episode(served: Any, other: dict[str, Any]) -> None:
     await served.post("/seed_session", seeding("one"))
     for post in (served.post, lambda path, body: post_afresh(served, path, body)):
         status, refused = await post("/seed_session", seeding("one") | other)
@@ -101,29 +95,26 @@ async def test_a_name_is_not_joined_with_another_task_or_episode(serve: Any, oth
     assert await served.post("/get_counter_value") == (200, {"count": 3})
 
 
-async def test_the_row_may_stand_beside_the_name(serve: Any) -> None:
-    served = await serve()
+async def test_the_row_may_stand_beside_the_name(served: Any) -> None:
     body = {"resources_session_id": "one", **ROW}
     for _ in range(2):
         assert (await post_afresh(served, "/seed_session", body))[0] == 200
     assert await served.post("/get_counter_value") == (200, {"count": 3})
 
 
-async def test_a_closed_name_is_not_resurrected(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    await served.post("/seed_session", seeding("one"))
+async def test_a_closed_name_is_not_resurrected(stored: Any) -> None:
+    await stored.post("/seed_session", seeding("one"))
     for _ in range(2):
-        assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
+        assert await stored.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
     for path, body in [("/seed_session", seeding("one")), ("/get_counter_value", {}), ("/verify", {"response": {}})]:
-        assert await served.refused(path, body) == (410, "session_closed")
-    status, refused = await post_afresh(served, "/seed_session", seeding("one"))
+        assert await stored.refused(path, body) == (410, "session_closed")
+    status, refused = await post_afresh(stored, "/seed_session", seeding("one"))
     assert (status, refused["error"]["code"]) == (410, "session_closed")
-    assert len(served.client.cookie_jar) == 0
-    assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
+    assert len(stored.client.cookie_jar) == 0
+    assert await stored.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
 
 
-async def test_a_name_closes_its_session_without_a_cookie(serve: Any) -> None:
-    served = await serve()
+async def test_a_name_closes_its_session_without_a_cookie(served: Any) -> None:
     _, seeded = await served.post("/seed_session", seeding("one"))
     session_id = (await served.services.store.heads())[0].id
     served.client.cookie_jar.clear()
@@ -135,21 +126,18 @@ async def test_a_name_closes_its_session_without_a_cookie(serve: Any) -> None:
 
 
 @pytest.mark.parametrize("holds_another", [False, True])
-async def test_a_name_that_is_closed_before_it_is_seeded_stays_closed(
-    serve: Any, store_url: str, holds_another: bool
-) -> None:
-    served = await serve(store=store_url)
-    await served.post("/seed_session", seeding("mine"))
-    await served.post("/increment_counter", {"count": 2})
-    post = served.post if holds_another else lambda *sent: post_afresh(served, *sent)
+async def test_a_name_that_is_closed_before_it_is_seeded_stays_closed(stored: Any, holds_another: bool) -> None:
+    await stored.post("/seed_session", seeding("mine"))
+    await stored.post("/increment_counter", {"count": 2})
+    post = stored.post if holds_another else lambda *sent: post_afresh(stored, *sent)
     for _ in range(2):
         assert await post("/close_session", closing("late")) == (200, {"resources_session_id": "late"})
     assert (await post("/seed_session", seeding("late")))[0] == (409 if holds_another else 410)
-    status, refused = await post_afresh(served, "/seed_session", seeding("late"))
+    status, refused = await post_afresh(stored, "/seed_session", seeding("late"))
     assert (status, refused["error"]["code"]) == (410, "session_closed")
-    assert len(served.client.cookie_jar) == 0
-    assert await joins(served, "mine")
-    assert await served.post("/get_counter_value") == (200, {"count": 5})
+    assert len(stored.client.cookie_jar) == 0
+    assert await joins(stored, "mine")
+    assert await stored.post("/get_counter_value") == (200, {"count": 5})
 
 
 async def test_what_was_closed_unseeded_is_no_live_session_and_expires(serve: Any, store_url: str) -> None:
@@ -165,39 +153,36 @@ async def test_what_was_closed_unseeded_is_no_live_session_and_expires(serve: An
     assert (await served.post("/seed_session", seeding("late")))[0] == 200
 
 
-async def test_a_close_and_a_seed_that_race_leave_nothing_open(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
+async def test_a_close_and_a_seed_that_race_leave_nothing_open(stored: Any) -> None:
     for name in map(str, range(5)):
         replies = await asyncio.gather(
-            post_afresh(served, "/seed_session", seeding(name)), post_afresh(served, "/close_session", closing(name))
+            post_afresh(stored, "/seed_session", seeding(name)), post_afresh(stored, "/close_session", closing(name))
         )
         assert replies[1] == (200, {"resources_session_id": name})
         assert replies[0][0] in (200, 410)
-    assert all(head.closed for head in await served.services.store.heads())
+    assert all(head.closed for head in await stored.services.store.heads())
 
 
-async def test_a_cookie_closes_no_session_but_its_own(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    await served.post("/seed_session", seeding("other"))
-    other = (await served.services.store.heads())[0].id
-    await post_afresh(served, "/seed_session", seeding("mine"))
+async def test_a_cookie_closes_no_session_but_its_own(stored: Any) -> None:
+    await stored.post("/seed_session", seeding("other"))
+    other = (await stored.services.store.heads())[0].id
+    await post_afresh(stored, "/seed_session", seeding("mine"))
     for name in ("other", other):
-        assert await served.refused("/close_session", closing(name)) == (409, "conflict")
-    assert await served.services.store.count(served.services.now()) == 2
+        assert await stored.refused("/close_session", closing(name)) == (409, "conflict")
+    assert await stored.services.store.count(stored.services.now()) == 2
 
 
-async def test_names_outlive_a_change_of_secrets(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    before = await serve(store=store, secrets=(OLD,))
+async def test_names_outlive_a_change_of_secrets(serve: Any, shared_url: str) -> None:
+    before = await serve(store=shared_url, secrets=(OLD,))
     await before.post("/seed_session", seeding("one"))
     await before.post("/increment_counter", {"count": 2})
-    after = await serve(store=store, secrets=(NEW, OLD))
+    after = await serve(store=shared_url, secrets=(NEW, OLD))
     assert (await after.post("/seed_session", seeding("one")))[0] == 200
     assert await after.post("/get_counter_value") == (200, {"count": 5})
     assert await joins(after, "one")
     assert await after.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
     assert (await post_afresh(after, "/seed_session", seeding("one")))[0] == 410
-    stranger = await serve(store=store, secrets=(NEW,))
+    stranger = await serve(store=shared_url, secrets=(NEW,))
     assert (await stranger.post("/seed_session", seeding("one")))[0] == 200  # to it, the name is new
     assert await stranger.post("/get_counter_value") == (200, {"count": 3})
 
@@ -215,16 +200,14 @@ async def test_an_expired_name_is_gone_and_closing_it_is_fine(serve: Any) -> Non
     assert (await served.services.store.heads()) == []
 
 
-async def test_what_is_no_name_is_refused(serve: Any) -> None:
-    served = await serve()
+async def test_what_is_no_name_is_refused(served: Any) -> None:
     for name in ("", None, 7, "x" * 201, ["one"]):
         status, refused = await served.post("/seed_session", seeding(name))
         assert (status, list(refused["error"]["fields"])) == (422, ["resources_session_id"])
     assert len(served.client.cookie_jar) == 0
 
 
-async def test_odd_names_and_rows(serve: Any) -> None:
-    served = await serve()
+async def test_odd_names_and_rows(served: Any) -> None:
     for name in ("\ud800", "é\n", "../one"):
         status, seeded = await post_afresh(served, "/seed_session", seeding(name))
         assert (status, seeded["resources_session_id"]) == (200, name)

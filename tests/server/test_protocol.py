@@ -102,9 +102,6 @@ async def session(served: Any, wire: Any) -> str:
     return (await seed(*await wire(served.port)))[0]
 
 
-# Pipelining.
-
-
 async def test_requests_in_one_packet_are_answered_in_order(served: Any, wire: Any, session: str) -> None:
     reader, writer = await wire(served.port)
     requests = [post("/add", {"count": 1}, session), post("/look", {}, session), get("/nothing"), get("/health")]
@@ -164,9 +161,6 @@ async def test_what_was_asked_before_nonsense_is_answered(served: Any, wire: Any
         assert last.json["value"] == number
         assert last.headers["connection"] == "close"
         assert await ends(reader)
-
-
-# Versions and headers.
 
 
 @pytest.mark.parametrize("request_", [get("/health", version="1.0"), get("/health", "Connection: close")])

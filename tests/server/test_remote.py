@@ -26,9 +26,6 @@ from tests.servers.proxy import FAULTS, Fault, Proxy
 COUNTS = generate_tasks(CounterEnvironment, 8, seed=1)
 
 
-# The same files.
-
-
 @pytest.mark.parametrize("policy", ["reference", "noisy"])
 @pytest.mark.parametrize("kind", [CounterEnvironment, ExtractionEnvironment, WeatherEnvironment])
 async def test_here_and_there_give_the_same_files_and_sessions_that_are_closed(
@@ -131,8 +128,7 @@ async def test_rollouts_can_be_run_again(serve: Any, tmp_path: Path) -> None:
     assert lines(there.files.rollouts) == lines(here.files.rollouts)
 
 
-async def test_a_row_cannot_make_episodes_share_a_session(serve: Any, tmp_path: Path) -> None:
-    served = await serve()
+async def test_a_row_cannot_make_episodes_share_a_session(served: Any, tmp_path: Path) -> None:
     tasks = [{**task, "resources_session_id": "ours"} for task in COUNTS]
     policy = CounterEnvironment.policies["reference"]
     report, _ = await run_in_both(tmp_path, served.url, CounterEnvironment(), policy, tasks=tasks)
@@ -147,9 +143,6 @@ async def test_one_of_several_environments(serve: Any, tmp_path: Path) -> None:
     report = await run(lost)
     assert report.failed == 24
     says(str(report.first_error))
-
-
-# Calls that fail.
 
 
 class Mishaps(State):
@@ -255,15 +248,11 @@ async def test_a_call_that_fails_reads_the_same(serve: Any, tmp_path: Path) -> N
     assert report.tool_failures.first == "crash: tool_failed"  # the server alone knows the place
 
 
-# A session that is gone.
-
-
 @pytest.mark.parametrize(
     ("what", "code"),
     [("close", "410 session_closed"), ("verify", "409 session_sealed"), ("delete", "410 unknown_session")],
 )
-async def test_a_session_that_is_gone_ends_the_episode(serve: Any, tmp_path: Path, what: str, code: str) -> None:
-    served = await serve()
+async def test_a_session_that_is_gone_ends_the_episode(served: Any, tmp_path: Path, what: str, code: str) -> None:
 
     async def happens() -> None:
         sessions = served.services.environments["counter"].sessions
@@ -324,18 +313,13 @@ async def test_an_episode_whose_judge_fails_waits_for_its_verdict(serve: Any, tm
     assert session.verdict is None  # and it is open
 
 
-async def test_a_task_that_the_server_cannot_use_fails_its_episode(serve: Any, tmp_path: Path) -> None:
-    served = await serve()
+async def test_a_task_that_the_server_cannot_use_fails_its_episode(served: Any, tmp_path: Path) -> None:
     failed = await run_to_failure(tmp_path, served.url, DiceEnvironment(), Rolls, tasks=[{}, COUNTS[0]])
     says(failed["error"])
 
 
-# A bad network between the two: nothing is lost, or done twice.
-
-
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_bad_network_changes_nothing(serve: Any, tmp_path: Path, fault: Fault) -> None:
-    served = await serve()
+async def test_a_bad_network_changes_nothing(served: Any, tmp_path: Path, fault: Fault) -> None:
     policy = CounterEnvironment.policies["noisy"]
     here = plan(tmp_path, "here", CounterEnvironment(), policy, tasks=COUNTS)
     await run(here)
@@ -374,9 +358,6 @@ async def test_a_server_that_goes_away_fails_the_episodes_that_are_left(
     assert 0 < len(begun) <= 4
 
 
-# The command.
-
-
 async def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
     """How `stateroom run` ended, and what it printed."""
     program = [sys.executable, "-m", "stateroom.cli", "run", *arguments]
@@ -386,8 +367,7 @@ async def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def test_the_command_without_an_environment(serve: Any, tmp_path: Path) -> None:
-    served = await serve()
+async def test_the_command_without_an_environment(served: Any, tmp_path: Path) -> None:
     tasks = generate_tasks(CounterEnvironment, 8, seed=1)
     for task in tasks:
         task["responses_create_params"]["tools"] = CounterEnvironment().tool_definitions()

@@ -49,9 +49,9 @@ def lines(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", [CounterEnvironment, ExtractionEnvironment, WeatherEnvironment])
 async def test_groups_are_the_same_here_and_there(
-    serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]]
+    serve: Any, tmp_path: Path, shared_url: str, kind: type[Environment[Any, Any]]
 ) -> None:
-    served = await serve(kind(), store=f"sqlite:///{tmp_path / 'rooms.db'}")
+    served = await serve(kind(), store=shared_url)
     given: dict[str, Any] = {"tasks": generate_tasks(kind, 3, seed=1), "repeats": 1, "group": 4}
     _, there = await run_in_both(tmp_path, served.url, kind(), kind.policies["noisy"], **given)
     parents = [row.get("_stateroom_parent") for row in rows(there.files.rollouts)]
@@ -73,9 +73,9 @@ async def test_groups_are_the_same_here_and_there(
 @pytest.mark.parametrize("rule", [BestOf(3, at=1), Beam(), MonteCarlo(2)], ids=lambda rule: type(rule).__name__)
 @pytest.mark.parametrize("kind", [ExtractionEnvironment, WeatherEnvironment])
 async def test_trees_are_the_same_here_and_there(
-    serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]], rule: Any
+    serve: Any, tmp_path: Path, shared_url: str, kind: type[Environment[Any, Any]], rule: Any
 ) -> None:
-    served = await serve(kind(), store=f"sqlite:///{tmp_path / 'rooms.db'}")
+    served = await serve(kind(), store=shared_url)
     here = make_branching(**settings(tmp_path, "here", kind, rule=rule))
     there = make_branching(**settings(tmp_path, "there", kind, rule=rule, server=served.url))
     reports = [await branch(here), await branch(there)]
@@ -85,8 +85,7 @@ async def test_trees_are_the_same_here_and_there(
     assert there.files.metrics.read_bytes() == here.files.metrics.read_bytes()
 
 
-async def test_an_environment_that_only_the_server_knows(serve: Any, tmp_path: Path) -> None:
-    served = await serve()
+async def test_an_environment_that_only_the_server_knows(served: Any, tmp_path: Path) -> None:
     tasks = generate_tasks(CounterEnvironment, 2, seed=1)
     for task in tasks:
         task["responses_create_params"]["tools"] = CounterEnvironment().tool_definitions()

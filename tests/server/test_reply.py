@@ -76,31 +76,33 @@ async def seeded(served: Served) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.fixture
+async def talk(serve: Any) -> Any:
+    return await serve(TalkEnvironment())
+
+
 # The endpoint.
 
 
-async def test_a_message_is_answered_once_until_there_is_no_more_to_say(serve: Any) -> None:
-    served = await serve(TalkEnvironment())
-    assert (await seeded(served))["replies"] is True
-    status, first = await served.post("/reply", {"message": "hello"}, **key("1"))
+async def test_a_message_is_answered_once_until_there_is_no_more_to_say(talk: Any) -> None:
+    assert (await seeded(talk))["replies"] is True
+    status, first = await talk.post("/reply", {"message": "hello"}, **key("1"))
     assert (status, first["reply"].startswith("You said 'hello'")) == (200, True)
-    assert await served.post("/reply", {"message": "hello"}, **key("1")) == (200, first)
-    assert (await served.post("/look"))[1] == ["hello"]
-    await served.post("/reply", {"message": "and?"}, **key("2"))
-    assert await served.post("/reply", {"message": "bye"}, **key("3")) == (200, {"reply": None})
+    assert await talk.post("/reply", {"message": "hello"}, **key("1")) == (200, first)
+    assert (await talk.post("/look"))[1] == ["hello"]
+    await talk.post("/reply", {"message": "and?"}, **key("2"))
+    assert await talk.post("/reply", {"message": "bye"}, **key("3")) == (200, {"reply": None})
 
 
-async def test_without_an_id_the_header_is_asked_for_and_a_model_learns_that_this_is_no_tool(serve: Any) -> None:
-    served = await serve(TalkEnvironment())
-    await seeded(served)
-    status, found = await served.post("/reply", {"message": "hello"})
+async def test_without_an_id_the_header_is_asked_for_and_a_model_learns_that_this_is_no_tool(talk: Any) -> None:
+    await seeded(talk)
+    status, found = await talk.post("/reply", {"message": "hello"})
     assert (status, found["error"]["code"]) == (422, "invalid_arguments")
     says(found["error"]["message"])
-    assert (await served.post("/look"))[1] == []
+    assert (await talk.post("/look"))[1] == []
 
 
-async def test_an_environment_that_does_not_answer_has_no_such_endpoint(serve: Any) -> None:
-    served = await serve()
+async def test_an_environment_that_does_not_answer_has_no_such_endpoint(served: Any) -> None:
     _, found = await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
     assert "replies" not in found
     assert await served.refused("/reply", {"message": "hello"}, **key("1")) == (404, "unknown_tool")
@@ -117,23 +119,21 @@ async def test_an_environment_that_does_not_answer_has_no_such_endpoint(serve: A
     ],
 )
 async def test_what_is_wrong_is_told_and_changes_nothing(
-    serve: Any, body: dict[str, Any], name: str, status: int, code: str
+    talk: Any, body: dict[str, Any], name: str, status: int, code: str
 ) -> None:
-    served = await serve(TalkEnvironment())
-    await seeded(served)
-    got, found = await served.post("/reply", body, **key(name))
+    await seeded(talk)
+    got, found = await talk.post("/reply", body, **key(name))
     assert (got, found["error"]["code"]) == (status, code)
     assert "a secret" not in found["error"]["message"]
-    assert (await served.post("/look"))[1] == []
+    assert (await talk.post("/look"))[1] == []
 
 
-async def test_it_takes_the_session_of_the_cookie(serve: Any, connect: Connect) -> None:
-    served = await serve(TalkEnvironment())
-    stranger = await connect(served.url)
+async def test_it_takes_the_session_of_the_cookie(talk: Any, connect: Connect) -> None:
+    stranger = await connect(talk.url)
     assert await stranger.refused("/reply", {"message": "hello"}, **key("1")) == (401, "unauthorized")
-    await seeded(served)
-    await served.post("/verify", {"response": {"output": []}})
-    assert await served.refused("/reply", {"message": "hello"}, **key("1")) == (409, "session_sealed")
+    await seeded(talk)
+    await talk.post("/verify", {"response": {"output": []}})
+    assert await talk.refused("/reply", {"message": "hello"}, **key("1")) == (409, "session_sealed")
 
 
 async def test_it_is_described_where_it_is(serve: Any) -> None:
@@ -145,14 +145,13 @@ async def test_it_is_described_where_it_is(serve: Any) -> None:
     assert "x-stateroom-effect" not in operation
 
 
-async def test_it_is_no_tool_over_mcp(serve: Any) -> None:
-    served = await serve(TalkEnvironment())
-    headers = (await seeded(served))["mcp"]["headers"] | {"Accept": "application/json, text/event-stream"}
+async def test_it_is_no_tool_over_mcp(talk: Any) -> None:
+    headers = (await seeded(talk))["mcp"]["headers"] | {"Accept": "application/json, text/event-stream"}
     listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    _, found = await served.post("/mcp", listing, headers=headers)
+    _, found = await talk.post("/mcp", listing, headers=headers)
     assert sorted(each["name"] for each in found["result"]["tools"]) == ["look", "sign"]
     call = {**listing, "method": "tools/call", "params": {"name": "reply", "arguments": {"message": "hello"}}}
-    _, found = await served.post("/mcp", call, headers=headers)
+    _, found = await talk.post("/mcp", call, headers=headers)
     assert "there is no tool named 'reply'" in json.dumps(found)
 
 
@@ -261,9 +260,8 @@ async def test_a_model_cannot_call_reply_by_way_of_our_runner(serve: Any, tmp_pa
     assert output["error"]["code"] == "unknown_tool"
 
 
-async def test_who_asks_a_person_on_a_server_cannot_wait_there(serve: Any, tmp_path: Path) -> None:
-    served = await serve(TalkEnvironment())
-    says((await run_to_failure(tmp_path, served.url, TalkEnvironment(), Signs, tasks=[{}]))["error"])
+async def test_who_asks_a_person_on_a_server_cannot_wait_there(talk: Any, tmp_path: Path) -> None:
+    says((await run_to_failure(tmp_path, talk.url, TalkEnvironment(), Signs, tasks=[{}]))["error"])
 
 
 class PlayedEnvironment(TalkEnvironment):

@@ -1,6 +1,5 @@
 """Seeding again: only whoever seeded may, and what was there before is never silently kept."""
 
-from pathlib import Path
 from typing import Any
 
 from stateroom.gallery import WeatherEnvironment
@@ -23,42 +22,39 @@ async def entries(served: Any, session_id: str) -> list[Any]:
     return [entry async for entry in session.log()]
 
 
-async def test_with_a_cookie_alone_nobody_seeds(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    await served.post("/seed_session", ROW)
-    await served.post("/increment_counter", {"count": 2})
-    before = token(served)
+async def test_with_a_cookie_alone_nobody_seeds(stored: Any) -> None:
+    await stored.post("/seed_session", ROW)
+    await stored.post("/increment_counter", {"count": 2})
+    before = token(stored)
     for path in ("/seed_session", "/reset"):
-        async with served.client.post(f"{served.url}{path}", json=OTHER) as reply:
+        async with stored.client.post(f"{stored.url}{path}", json=OTHER) as reply:
             assert (reply.status, (await reply.json())["error"]["code"]) == (409, "conflict")
             assert reply.cookies["stateroom_counter"].value == before
-    assert await served.post("/get_counter_value") == (200, {"count": 5})
-    assert len(await served.services.store.heads()) == 1
+    assert await stored.post("/get_counter_value") == (200, {"count": 5})
+    assert len(await stored.services.store.heads()) == 1
 
 
-async def test_the_key_replaces_the_session_and_both_logs_say_so(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    _, first = await served.post("/seed_session", ROW)
-    old = token(served)
-    await served.post("/increment_counter", {"count": 2})
-    status, second = await served.post("/seed_session", {**OTHER, "seed_key": first["seed_key"]})
+async def test_the_key_replaces_the_session_and_both_logs_say_so(stored: Any) -> None:
+    _, first = await stored.post("/seed_session", ROW)
+    old = token(stored)
+    await stored.post("/increment_counter", {"count": 2})
+    status, second = await stored.post("/seed_session", {**OTHER, "seed_key": first["seed_key"]})
     assert status == 200
     assert second["session_id"] != first["session_id"]
     assert second["seed_key"] != first["seed_key"]
-    assert await served.post("/get_counter_value") == (200, {"count": 20})
-    closed = (await entries(served, first["session_id"]))[-1]
+    assert await stored.post("/get_counter_value") == (200, {"count": 20})
+    closed = (await entries(stored, first["session_id"]))[-1]
     assert (closed.kind, closed.facts) == ("close", {"replaced_by": second["session_id"]})
-    [seeded] = await entries(served, second["session_id"])
+    [seeded] = await entries(stored, second["session_id"])
     assert (seeded.facts["replaces"], seeded.input) == (first["session_id"], OTHER)
-    assert await served.services.store.count(served.services.now()) == 1
-    status, refused = await served.post(
+    assert await stored.services.store.count(stored.services.now()) == 1
+    status, refused = await stored.post(
         "/get_counter_value", headers={"Cookie": f"stateroom_counter={old}"}, cookies={"stateroom_counter": old}
     )
     assert (status, refused["error"]["code"]) == (410, "session_closed")
 
 
-async def test_only_its_own_key_replaces_a_session(serve: Any) -> None:
-    served = await serve()
+async def test_only_its_own_key_replaces_a_session(served: Any) -> None:
     _, other = await served.post("/seed_session", OTHER)
     served.client.cookie_jar.clear()
     _, first = await served.post("/seed_session", ROW)
@@ -71,8 +67,7 @@ async def test_only_its_own_key_replaces_a_session(serve: Any) -> None:
     assert (status, refused["error"]["code"]) == (409, "conflict")
 
 
-async def test_the_key_is_not_in_what_the_model_comes_near(serve: Any) -> None:
-    served = await serve()
+async def test_the_key_is_not_in_what_the_model_comes_near(served: Any) -> None:
     async with served.client.post(f"{served.url}/seed_session", json=ROW) as reply:
         key = (await reply.json())["seed_key"]
         assert key not in str(reply.headers)
@@ -88,8 +83,7 @@ async def test_the_key_is_not_in_what_the_model_comes_near(serve: Any) -> None:
             assert key not in str(reply.headers)
 
 
-async def test_after_a_verdict_the_key_still_seeds_and_a_cookie_still_does_not(serve: Any) -> None:
-    served = await serve()
+async def test_after_a_verdict_the_key_still_seeds_and_a_cookie_still_does_not(served: Any) -> None:
     _, first = await served.post("/seed_session", ROW)
     assert (await served.post("/verify", {**ROW, **SAID}))[1]["reward"] == 0.0
     assert (await served.post("/seed_session", ROW))[0] == 409
@@ -100,8 +94,7 @@ async def test_after_a_verdict_the_key_still_seeds_and_a_cookie_still_does_not(s
     assert (await served.post("/verify", {**ROW, **SAID}))[1]["reward"] == 1.0
 
 
-async def test_a_row_that_cannot_be_seeded_leaves_the_old_session(serve: Any) -> None:
-    served = await serve()
+async def test_a_row_that_cannot_be_seeded_leaves_the_old_session(served: Any) -> None:
     _, first = await served.post("/seed_session", ROW)
     before = token(served)
     status, refused = await served.post("/seed_session", {"initial_count": "x", "seed_key": first["seed_key"]})
@@ -111,11 +104,10 @@ async def test_a_row_that_cannot_be_seeded_leaves_the_old_session(serve: Any) ->
     assert await served.services.store.count(served.services.now()) == 1
 
 
-async def test_the_key_of_an_older_secret_is_good(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    before = await serve(store=store, secrets=(OLD,))
+async def test_the_key_of_an_older_secret_is_good(serve: Any, shared_url: str) -> None:
+    before = await serve(store=shared_url, secrets=(OLD,))
     _, first = await before.post("/seed_session", ROW)
-    after = await serve(store=store, secrets=(NEW, OLD))
+    after = await serve(store=shared_url, secrets=(NEW, OLD))
     cookies = {"stateroom_counter": token(before)}
     status, second = await after.post("/seed_session", {**OTHER, "seed_key": first["seed_key"]}, cookies=cookies)
     assert (status, second["session_id"] == first["session_id"]) == (200, False)

@@ -21,19 +21,6 @@ SEED = {"initial_count": 3, "expected_count": 5}
 MODULE = (sys.executable, "-m", "stateroom.cli")
 
 
-@pytest.fixture(scope="module")
-def served(launch_once: Any) -> Any:
-    """Two environments, all else by default."""
-    return launch_once("counter", "weather", STATEROOM_SECRET=None)
-
-
-def test_it_says_where_it_serves(served: Any) -> None:
-    root = f"http://127.0.0.1:{served.port}"
-    assert served.lines[:2] == [f"counter: {root}/counter", f"weather: {root}/weather"]
-    assert served.lines[2] == f"docs: {root}/docs   store: sqlite:///stateroom.db   workers: 1   stop with Ctrl-C"
-    assert (served.folder / "stateroom.db").stat().st_size > 0
-
-
 def test_it_does_not_say_the_password_of_its_store(launch: Any) -> None:
     said = "\n".join(launch("counter", "--store", "memory://me:hush@here").lines)
     assert "store: memory://me:***@here   workers: 1" in said

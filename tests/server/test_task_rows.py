@@ -1,6 +1,5 @@
 """The task row, which a client sends twice: to seed a session, and to verify it."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,8 +41,7 @@ async def test_a_row_that_contradicts_the_seeded_one_is_refused(serve: Any, stor
     assert (await served.post("/verify", {**ROW, **SAID, field: 4}))[0] == 409
 
 
-async def test_what_runners_add_to_a_row_is_no_contradiction(serve: Any) -> None:
-    served = await serve()
+async def test_what_runners_add_to_a_row_is_no_contradiction(served: Any) -> None:
     runners = {"_ng_rollout_index": 0, "agent_ref": {"name": "one"}, "responses_create_params": {"input": "add 6"}}
     await served.post("/seed_session", {**ROW, **runners, "_ng_task_index": 1, "score": float("nan")})
     runners = {"_ng_rollout_index": 1, "agent_ref": {"name": "two"}, "responses_create_params": {"input": []}}
@@ -127,9 +125,8 @@ async def test_a_fork_is_given_the_field_itself(serve: Any, store_url: str) -> N
         assert fork.task.price == price
 
 
-async def test_rescoring_reads_the_field_from_the_verdict(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    served = await serve(PriceEnvironment(), store=store)
+async def test_rescoring_reads_the_field_from_the_verdict(serve: Any, shared_url: str) -> None:
+    served = await serve(PriceEnvironment(), store=shared_url)
     await served.post("/seed_session", {"tolerance": 0.1})
     await served.post("/offer", {"value": 3})
     await served.post("/verify", {**SAID, "price": 3})

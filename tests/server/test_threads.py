@@ -68,9 +68,6 @@ async def created(served: Any, **body: Any) -> Talker:
     return Talker(served, await Talker(served).good("POST", "", body))
 
 
-# A conversation.
-
-
 async def test_a_conversation(serve: Any, store_url: str) -> None:
     served = await serve(store=store_url, model=model("Echo"))
     talker = await created(served, user="ann", metadata={"topic": "ships"}, instructions="Be brief.")
@@ -142,20 +139,16 @@ async def test_a_fork_has_a_token_of_its_own(serve: Any, store_url: str) -> None
     assert await stranger.refused("GET") == (401, "unauthorized")
 
 
-async def test_a_deleted_thread_is_gone(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    talker = await created(served)
-    live = served.services.count.live
+async def test_a_deleted_thread_is_gone(stored: Any) -> None:
+    talker = await created(stored)
+    live = stored.services.count.live
     assert await talker.good("DELETE") == {"deleted": talker.thread["id"]}
-    assert served.services.count.live == live - 1
+    assert stored.services.count.live == live - 1
     for method, rest, body in (
         *(("GET", "", None), ("GET", "/items", None), ("DELETE", "", None)),
         *(("POST", "/messages", {"message": "x"}), ("POST", "/fork", {}), ("POST", "/cancel", {})),
     ):
         assert await talker.refused(method, rest, body) == (410, "unknown_session")
-
-
-# As it comes.
 
 
 async def events(reply: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, Any]]:
@@ -264,9 +257,6 @@ async def test_a_run_ends_when_the_server_cannot_wait_for_it() -> None:
     assert ended.is_set()
 
 
-# Waiting, and being at work.
-
-
 @pytest.fixture
 async def waiting(serve: Any, store_url: str) -> Talker:
     """A thread whose agent asks something."""
@@ -340,9 +330,6 @@ async def test_a_thread_that_somebody_runs_can_be_cancelled_and_nothing_else(slo
     assert (await counter.open(slow.thread["id"])).state.value == 5
 
 
-# No way in.
-
-
 async def test_a_thread_is_reached_only_with_its_own_token(serve: Any) -> None:
     now = 1_000_000.0
     served = await serve(now=lambda: now, ttl=1000.0, model=model("Echo"), admin_token="the admin's token")
@@ -366,8 +353,7 @@ async def test_a_thread_is_reached_only_with_its_own_token(serve: Any) -> None:
     assert await talker.refused("GET") == (401, "unauthorized")
 
 
-async def test_a_session_is_not_reached_with_the_token_of_its_thread(serve: Any) -> None:
-    served = await serve()
+async def test_a_session_is_not_reached_with_the_token_of_its_thread(served: Any) -> None:
     talker = await created(served, **COUNTER)
     signer = served.services.environments["counter"].signer
     for token, status in ((talker.token, 401), (signer.sign(talker.thread["id"]).decode(), 200)):
@@ -407,9 +393,6 @@ async def test_threads_are_listed_for_those_who_run_the_server(serve: Any, store
     assert [one["id"] for one in page["threads"] + rest["threads"]] == anns[::-1]
     listed = await anybody.good("GET", "?environment=counter", **ADMIN)
     assert [one["id"] for one in listed["threads"]] == bobs
-
-
-# Limits, figures and mistakes.
 
 
 async def test_threads_count_among_the_sessions_and_the_requests(serve: Any) -> None:

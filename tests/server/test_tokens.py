@@ -24,9 +24,6 @@ HOUR, DAY = 3600.0, 24 * 3600.0
 GOOD = Signer((SECRET,), "counter", HOUR, lambda: 1e9).sign("5f0c" * 6)
 
 
-# Signing.
-
-
 def signer(*secrets: str, environment: str = "counter", now: float = 1e9, ttl: float = HOUR) -> Signer:
     return Signer(secrets or (SECRET,), environment, ttl, lambda: now)
 
@@ -67,9 +64,6 @@ def test_nothing_is_signed_with_what_can_be_guessed(secrets: tuple[str, ...]) ->
         Signer(secrets, "counter", HOUR)
 
 
-# Over the wire.
-
-
 def cookie(served: Any, name: str = "stateroom_counter") -> str:
     return next(str(found.value) for found in served.client.cookie_jar if found.key == name)
 
@@ -103,8 +97,7 @@ async def test_a_bad_token_gets_401_and_no_session(serve: Any) -> None:
     assert (await posted(served, "/counter/get_counter_value", good))[0] == 200
 
 
-async def test_cookies_of_others_do_no_harm(serve: Any, wire: Any) -> None:
-    served = await serve()
+async def test_cookies_of_others_do_no_harm(served: Any, wire: Any) -> None:
     await served.post("/seed_session", ROW)
     good = f"stateroom_counter={cookie(served)}"
     reader, writer = await wire(served.port)  # a client would tidy them up
@@ -120,8 +113,7 @@ async def test_cookies_of_others_do_no_harm(serve: Any, wire: Any) -> None:
         assert answer.headers["set-cookie"].startswith(f"{good};")
 
 
-async def test_the_cookie_is_for_http_alone_and_secure_behind_tls(serve: Any) -> None:
-    served = await serve()
+async def test_the_cookie_is_for_http_alone_and_secure_behind_tls(served: Any) -> None:
     await served.post("/seed_session", ROW)
     good = cookie(served)
     for proto, secure in [("https", True), ("HTTPS, http", True), ("http", False), (None, False)]:
@@ -150,20 +142,16 @@ async def test_tokens_expire_and_are_renewed_on_the_way(serve: Any) -> None:
     assert (await posted(served, "/get_counter_value", renewed))[:2] == (401, "unauthorized")
 
 
-async def test_a_token_of_an_older_secret_is_signed_anew(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    before = await serve(store=store, secrets=(SECRET,))
+async def test_a_token_of_an_older_secret_is_signed_anew(serve: Any, shared_url: str) -> None:
+    before = await serve(store=shared_url, secrets=(SECRET,))
     await before.post("/seed_session", ROW)
     old = cookie(before)
-    after = await serve(store=store, secrets=(OTHER, SECRET))
+    after = await serve(store=shared_url, secrets=(OTHER, SECRET))
     status, _, cookies = await posted(after, "/get_counter_value", old)
     assert status == 200
-    later = await serve(store=store, secrets=(OTHER,))
+    later = await serve(store=shared_url, secrets=(OTHER,))
     assert (await posted(later, "/get_counter_value", old))[:2] == (401, "unauthorized")
     assert (await posted(later, "/get_counter_value", cookies["stateroom_counter"].value))[0] == 200
-
-
-# Secrets.
 
 
 @pytest.fixture

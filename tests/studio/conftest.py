@@ -69,6 +69,13 @@ def stateroom(*arguments: str) -> None:
             main()
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a model says that it was asked, and waits to be let on."""
+    monkeypatch.setenv("STATEROOM_TEST_FOLDER", str(tmp_path))
+    return tmp_path
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def runs(tmp_path: Path) -> Path:
     """A folder with a run of the counter, and its sessions."""

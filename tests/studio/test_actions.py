@@ -285,13 +285,6 @@ async def test_every_action_has_a_key(open_page: OpenPage, studio: Served, stora
     await gone_to_fork(page, session)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a model says that it was asked, and waits to be let on."""
-    monkeypatch.setenv("STATEROOM_TEST_FOLDER", str(tmp_path))
-    return tmp_path
-
-
 async def test_a_reload_while_a_model_continues_asks_and_shows_nothing_twice(
     open_page: OpenPage, open_studio: OpenStudio, folder: Path
 ) -> None:

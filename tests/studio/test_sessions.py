@@ -56,33 +56,27 @@ async def test_a_model_continues_from_any_revision_of_a_fork(open_studio: OpenSt
     assert len(calls) == len({*calls}) == 2
 
 
-async def test_of_two_who_let_a_model_continue_at_once_one_is_refused(
-    open_studio: OpenStudio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STATEROOM_TEST_FOLDER", str(tmp_path))
-    served = await open_studio(model=f"{MODELS}:Waits", store=f"sqlite:///{tmp_path / 'rooms.db'}")
+async def test_of_two_who_let_a_model_continue_at_once_one_is_refused(open_studio: OpenStudio, folder: Path) -> None:
+    served = await open_studio(model=f"{MODELS}:Waits", store=f"sqlite:///{folder / 'rooms.db'}")
     session = await seed(served)
     path = f"/studio/api/sessions/{session}/continue"
     asked = [ask(served, "POST", path, json={"by": name}) for name in ("ada", "bob", "cy")]
     assert sorted(status for status, _ in await asyncio.gather(*asked)) == [200, 409, 409]
     assert len([entry for entry in await log(served, f"/sessions/{session}") if entry["kind"] == "checkpoint"]) == 1
     await act(served, f"/sessions/{session}/stop")
-    (tmp_path / "answer-0").touch()
+    (folder / "answer-0").touch()
 
 
-async def test_a_model_is_stopped_while_it_thinks(
-    open_studio: OpenStudio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STATEROOM_TEST_FOLDER", str(tmp_path))
+async def test_a_model_is_stopped_while_it_thinks(open_studio: OpenStudio, folder: Path) -> None:
     served = await open_studio(model=f"{MODELS}:Waits")
     session = await seed(served)
     await act(served, f"/sessions/{session}/continue")
-    await until((tmp_path / "asked-0").exists)
+    await until((folder / "asked-0").exists)
     status, refused = await ask(served, "POST", f"/studio/api/sessions/{session}/continue", json={"by": "bob"})
     assert (status, refused["error"]["code"]) == (409, "conflict")
     assert (await act(served, f"/sessions/{session}/stop"))["phase"] == "cancelled"
     assert await is_idle(served, session)
-    (tmp_path / "answer-0").touch()
+    (folder / "answer-0").touch()
     *_, last = await log(served, f"/sessions/{session}")
     assert (last["kind"], last["person"], last["reason"]) == ("message", "ada", "stopped")
 
