@@ -67,11 +67,6 @@ async def ran(served: Any, row: dict[str, Any], path: str = "/run", **headers: s
         return told
 
 
-async def refused(served: Any, path: str, body: Any, **headers: str) -> tuple[int, str]:
-    status, reply = await served.post(path, body, headers=headers)
-    return status, reply["error"]["code"]
-
-
 @pytest.mark.parametrize("policy", ["reference", "noisy"])
 @pytest.mark.parametrize("kind", [CounterEnvironment, ExtractionEnvironment, WeatherEnvironment])
 async def test_the_reply_is_the_row_of_a_run(
@@ -162,7 +157,7 @@ async def test_a_request_that_is_sent_again_gets_the_same_episode(serve: Any, st
 async def test_an_id_belongs_to_one_task(agent: Any) -> None:
     await ran(agent, ROW, **{"Idempotency-Key": "one"})
     other = {**ROW, "expected_count": 10}
-    assert await refused(agent, "/run", other, **{"Idempotency-Key": "one"}) == (409, "conflict")
+    assert await agent.refused("/run", other, headers={"Idempotency-Key": "one"}) == (409, "conflict")
 
 
 async def test_two_requests_with_one_id_are_one_episode(serve: Any, store_url: str, waits: type[Waits]) -> None:
@@ -216,7 +211,7 @@ async def test_agents_leave_room_for_other_requests(serve: Any, waits: type[Wait
     running = [asyncio.create_task(ran(served, ROW)) for _ in range(3)]
     for _ in running:
         await waits.arrived.acquire()
-    assert await refused(served, "/run", ROW) == (503, "busy")
+    assert await served.refused("/run", ROW) == (503, "busy")
     assert (await served.post("/seed_session", ROW))[0] == 200
     waits.gate.set()
     assert [reply["reward"] for reply in await asyncio.gather(*running)] == [1.0] * 3
@@ -260,12 +255,12 @@ async def test_each_turn_makes_its_own_calls_and_one_that_is_sent_again_makes_no
     assert again == first
     assert waits.asked - asked == {0: 1, 1: 1, 2: 1}  # by the first
     assert (await served.post("/get_counter_value"))[1] == {"count": 15}
-    assert await refused(served, "/v1/responses", {"input": "add 5"}, **{"Idempotency-Key": "one"}) == (409, "conflict")
+    assert await served.refused("/v1/responses", {"input": "add 5"}, **key) == (409, "conflict")
 
 
 async def test_a_turn_without_a_session_needs_an_environment_without_a_state(serve: Any) -> None:
     served = await serve(CounterEnvironment(), WeatherEnvironment(), agent="reference")
-    assert await refused(served, "/counter/v1/responses", {"input": "add 4"}) == (401, "unauthorized")
+    assert await served.refused("/counter/v1/responses", {"input": "add 4"}) == (401, "unauthorized")
     row = generate_tasks(WeatherEnvironment, 1, seed=1)[0]
     status, response = await served.post("/weather/v1/responses", row["responses_create_params"])
     assert (status, response["output"][-1]["type"]) == (200, "message")
@@ -276,31 +271,31 @@ async def test_a_turn_without_a_session_needs_an_environment_without_a_state(ser
 )
 async def test_a_turn_refuses_what_it_cannot_read(agent: Any, body: dict[str, Any]) -> None:
     await agent.post("/seed_session", ROW)
-    assert await refused(agent, "/v1/responses", body) == (422, "invalid_arguments")
+    assert await agent.refused("/v1/responses", body) == (422, "invalid_arguments")
 
 
 async def test_a_turn_tells_that_its_model_failed(serve: Any) -> None:
     served = await serve(agent=FAILS)
     await served.post("/seed_session", ROW)
     for _ in range(2):
-        failed = await refused(served, "/v1/responses", {"input": "add 4"}, **{"Idempotency-Key": "one"})
+        failed = await served.refused("/v1/responses", {"input": "add 4"}, headers={"Idempotency-Key": "one"})
         assert failed == (502, "model_failed")
 
 
 async def test_a_session_s_client_cannot_run_an_episode(agent: Any) -> None:
     """A model's calls have its session's cookie, and it may make up a tool named run."""
     await agent.post("/seed_session", ROW)
-    assert await refused(agent, "/run", ROW) == (409, "conflict")
+    assert await agent.refused("/run", ROW) == (409, "conflict")
 
 
 async def test_episodes_need_an_api_key_and_count_as_sessions(serve: Any) -> None:
     key = Key("ann", sha256(b"ann's key").hexdigest(), sessions=1)
     served = await serve(agent="reference", keys=(key,))
-    assert await refused(served, "/run", ROW) == (401, "unauthorized")
+    assert await served.refused("/run", ROW) == (401, "unauthorized")
     hers = {"authorization": "Bearer ann's key", "Idempotency-Key": "one"}
     for _ in range(2):  # again, it is no new session
         assert (await ran(served, ROW, **hers))["reward"] == 1.0
-    assert await refused(served, "/run", ROW, authorization="Bearer ann's key") == (429, "rate_limited")
+    assert await served.refused("/run", ROW, headers={"authorization": "Bearer ann's key"}) == (429, "rate_limited")
 
 
 @pytest.mark.parametrize(
@@ -315,12 +310,12 @@ async def test_episodes_need_an_api_key_and_count_as_sessions(serve: Any) -> Non
 )
 async def test_a_row_that_is_no_task_for_the_agent_is_refused(serve: Any, agent: str, row: dict[str, Any]) -> None:
     served = await serve(agent=agent)
-    assert await refused(served, "/run", row) == (422, "invalid_task")
+    assert await served.refused("/run", row) == (422, "invalid_task")
     assert served.services.count.live == 0
 
 
 async def test_there_is_no_agent_unless_one_is_named(served: Any) -> None:
-    assert await refused(served, "/run", ROW) == (404, "unknown_tool")
+    assert await served.refused("/run", ROW) == (404, "unknown_tool")
     assert "/run" not in (await served.get("/openapi.json"))[1]["paths"]
 
 

@@ -133,11 +133,9 @@ class SayingEnvironment(CounterEnvironment):
     """Judges what was said and done in all steps."""
 
     def verify(self, state: Any, episode: Any) -> Verdict:
-        return Verdict(1.0, details={"seen": [kind_of(item) for item in episode.response["output"]]})
-
-
-def kind_of(item: dict[str, Any]) -> str:
-    return str(item.get("name") or item.get("output") or item.get("content"))
+        items = episode.response["output"]
+        seen = [item.get("name") or item.get("output") or item.get("content") for item in items]
+        return Verdict(1.0, details={"seen": seen})
 
 
 def told(text: str, **more: Any) -> dict[str, Any]:
@@ -159,15 +157,8 @@ async def test_the_verifier_is_given_the_whole_conversation(serve: Any, shared_u
     assert await other.refused("/step", told("It is 8."), cookies=cookies) == (409, "session_sealed")
     [head] = await other.services.store.heads()
     session = await other.services.environments["saying"].sessions.open(head.id)
-    assert session.verdict.details["seen"] == [
-        "None",
-        "increment_counter",
-        '{"success":true}',
-        "None",
-        "get_counter_value",
-        '{"count":7}',
-        "It is 7.",
-    ]
+    called = [None, "increment_counter", '{"success":true}', None, "get_counter_value", '{"count":7}']
+    assert session.verdict.details["seen"] == [*called, "It is 7."]
     rescored = await Rescorer(SayingEnvironment(), other.services.store).judge(head.id)
     assert rescored.verdict == session.verdict
 

@@ -222,29 +222,23 @@ async def test_a_client_learns_whom_it_talks_to(served: Any) -> None:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_calls_change_the_session_that_the_token_names(served: Any, era: str) -> None:
-    headers = await seeded(served)
-    async with connected(f"{served.url}/mcp", headers, era) as client:
-        done = await client.call_tool("increment_counter", {"count": 6})
-        assert (done.is_error, done.structured_content, text_of(done)) == (False, {"success": True}, '{"success":true}')
-        assert (await client.call_tool("get_counter_value")).structured_content == {"count": 9}
-    cookie = {"Cookie": f"stateroom_counter={headers[HEADER]}"}
-    status, verdict = await served.post("/verify", {**ROW, "response": {"output": []}}, headers=cookie)
-    assert (status, verdict["reward"]) == (200, 1.0)
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_sessions_side_by_side_keep_to_themselves(served: Any, era: str) -> None:
-    tokens = [await seeded(served, {**ROW, "initial_count": number * 100}) for number in range(5)]
+async def test_calls_change_the_session_that_the_token_names_and_no_other(served: Any, era: str) -> None:
+    tasks = [{"initial_count": number * 100, "expected_count": number * 104} for number in range(5)]
+    tokens = [await seeded(served, task) for task in tasks]
 
     async def episode(number: int) -> None:
         async with connected(f"{served.url}/mcp", tokens[number], era) as client:
             for step in range(1, 5):
-                await client.call_tool("increment_counter", {"count": number})
+                done = await client.call_tool("increment_counter", {"count": number})
+                assert (done.is_error, done.structured_content) == (False, {"success": True})
+                assert text_of(done) == '{"success":true}'
                 value = await client.call_tool("get_counter_value")
                 assert value.structured_content == {"count": number * 100 + number * step}
 
     await asyncio.gather(*(episode(number) for number in range(5)))
+    cookie = {"Cookie": f"stateroom_counter={tokens[4][HEADER]}"}
+    status, verdict = await served.post("/verify", {**tasks[4], "response": {"output": []}}, headers=cookie)
+    assert (status, verdict["reward"]) == (200, 1.0)
 
 
 @pytest.mark.parametrize("era", ERAS)
