@@ -52,6 +52,12 @@ class Client:
         async with self.client.post(f"{self.url}{path}", json={} if body is None else body, **options) as reply:
             return reply.status, await reply.json()
 
+    async def good(self, path: str, body: Any = None, **options: Any) -> Any:
+        """The body of the reply to a post that succeeds."""
+        status, reply = await self.post(path, body, **options)
+        assert status == 200, reply
+        return reply
+
     async def refused(self, path: str, body: Any = None, **options: Any) -> tuple[int, str]:
         """The status and the code of the error that a post is answered with."""
         status, reply = await self.post(path, body, **options)

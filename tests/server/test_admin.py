@@ -60,6 +60,13 @@ async def ask(served: Any, method: str, path: str, body: Any = None, **options: 
         return reply.status, await reply.json()
 
 
+async def told(served: Any, method: str, path: str, body: Any = None) -> Any:
+    """The body of a reply that is good."""
+    status, reply = await ask(served, method, path, body)
+    assert status == 200, reply
+    return reply
+
+
 async def refusal(served: Any, method: str, path: str, body: Any = None) -> tuple[int, str]:
     """The status and the code of an error."""
     status, reply = await ask(served, method, path, body)
@@ -93,8 +100,7 @@ async def list_all(served: Any, query: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     cursor = ""
     while True:
-        status, page = await ask(served, "GET", f"/sessions?{query}{cursor}")
-        assert status == 200
+        page = await told(served, "GET", f"/sessions?{query}{cursor}")
         found += page["sessions"]
         if page["next"] is None:
             return found
@@ -111,8 +117,7 @@ async def session(served: Any) -> Any:
 async def test_a_session_is_listed_with_what_is_known_of_it(served: Any) -> None:
     session = await seed(served, owner="ann")
     fork = await session.fork()
-    status, listed = await ask(served, "GET", "/sessions")
-    assert status == 200
+    listed = await told(served, "GET", "/sessions")
     assert listed["next"] is None
     by_id = {one["id"]: one for one in listed["sessions"]}
     head = await served.services.store.head(session.id)
@@ -155,8 +160,7 @@ async def test_sessions_are_listed_by_each_of_their_properties(served: Any) -> N
 
 async def test_a_session_with_and_without_its_verdict(served: Any) -> None:
     session = await counted(served, 4, 2)
-    status, shown = await ask(served, "GET", f"/sessions/{session.id}")
-    assert status == 200
+    shown = await told(served, "GET", f"/sessions/{session.id}")
     assert (shown["id"], shown["revision"], shown["status"]) == (session.id, 3, "live")
     assert (shown["sealed"], shown["verdict"]) == (False, None)
     await session.verify()
@@ -179,8 +183,7 @@ async def test_looking_does_not_prolong_a_life(serve: Any, store_url: str) -> No
 
 async def test_an_id_may_be_any_text(served: Any) -> None:
     session = await served.services.environments["counter"].sessions.seed(ROW, session_id="a/log? b%")
-    status, shown = await ask(served, "GET", "/sessions/a%2Flog%3F%20b%25")
-    assert (status, shown["id"]) == (200, session.id)
+    assert (await told(served, "GET", "/sessions/a%2Flog%3F%20b%25"))["id"] == session.id
     async with served.client.get(f"{served.url}/ng-rollout/r1/admin/sessions/a%2Flog%3F%20b%25/state") as reply:
         assert (await reply.json())["state"] == {"value": 3}
 
@@ -218,8 +221,7 @@ async def test_a_log_tells_what_each_entry_changed(served: Any, session: Any) ->
     await session.call("increment_counter", {"count": 1})
     await session.verify()
     await session.close()
-    status, log = await ask(served, "GET", f"/sessions/{session.id}/log")
-    assert status == 200
+    log = await told(served, "GET", f"/sessions/{session.id}/log")
     assert log["next"] is None
     assert all(type(entry.pop("at")) is float for entry in log["entries"])
     verdict, response = (log["entries"][5].pop(name) for name in ("verdict", "response"))
@@ -286,8 +288,7 @@ async def test_what_json_lacks_is_readable(serve: Any, store_url: str) -> None:
     for tag in ("x", "y"):
         assert (await session.call("note", {"day": "2024-05-02", "tag": tag})).ok
     where = f"/sessions/{session.id}"
-    status, shown = await ask(served, "GET", f"{where}/state")
-    assert status == 200
+    shown = await told(served, "GET", f"{where}/state")
     assert shown["state"] == {
         "opened": "2024-05-01T12:00:00Z",
         "total": "1.50",
@@ -301,8 +302,7 @@ async def test_what_json_lacks_is_readable(serve: Any, store_url: str) -> None:
     }
     _, log = await ask(served, "GET", f"{where}/log")
     assert [len(entry["changes"]) for entry in log["entries"]] == [0, 3, 3]
-    status, differs = await ask(served, "GET", f"{where}/diff?from=1&to=3")
-    assert status == 200
+    differs = await told(served, "GET", f"{where}/diff?from=1&to=3")
     assert differs["differences"][0]["text"] == 'tags: ["a", "b", "c"] → ["a", "b", "c", "x", "y"]'
     assert [(each["place"], each["kind"], each["after"]) for each in differs["differences"][1:]] == [
         (["days", 0], "new", ["2024-05-02", "x"]),
@@ -323,8 +323,7 @@ async def test_what_differs_between_two_sessions(served: Any) -> None:
 
 
 async def test_forks_can_be_driven_with_their_tokens(served: Any, session: Any) -> None:
-    status, made = await ask(served, "POST", f"/sessions/{session.id}/fork", {"at": 1, "n": 3})
-    assert status == 200
+    made = await told(served, "POST", f"/sessions/{session.id}/fork", {"at": 1, "n": 3})
     assert len({fork["id"] for fork in made["sessions"]}) == 3
     assert len({fork["token"] for fork in made["sessions"]}) == 3
     async with aiohttp.ClientSession() as client:
@@ -356,8 +355,7 @@ async def test_forks_need_room_and_what_ends_makes_room(serve: Any, store_url: s
     served = await serve(store=store_url, max_sessions=4)
     session = await seed(served)
     await served.services.count.update()
-    status, made = await ask(served, "POST", f"/sessions/{session.id}/fork", {"n": 3})
-    assert status == 200
+    made = await told(served, "POST", f"/sessions/{session.id}/fork", {"n": 3})
     assert (await ask(served, "POST", f"/sessions/{session.id}/fork"))[0] == 503
     one, two, three = (fork["id"] for fork in made["sessions"])
     assert (await ask(served, "POST", f"/sessions/{one}/close"))[0] == 200
@@ -374,8 +372,7 @@ async def test_a_rewind_and_a_checkpoint_are_entries(served: Any, session: Any) 
     assert (made["name"], made["revision"]) == ("here", 3)
     assert (await ask(served, "POST", f"{where}/checkpoint", {"name": "here"}))[0] == 409
     assert (await ask(served, "POST", f"{where}/rewind", {"to": "nowhere"}))[0] == 404
-    status, made = await ask(served, "POST", f"{where}/fork", {"at": "here"})
-    assert status == 200
+    made = await told(served, "POST", f"{where}/fork", {"at": "here"})
     assert (await ask(served, "GET", where))[1]["children"] == [{"session": made["sessions"][0]["id"], "revision": 3}]
     status, rewound = await ask(served, "POST", f"{where}/rewind", {"to": 1})
     assert (status, rewound["revision"], rewound["status"]) == (200, 4, "live")

@@ -7,7 +7,7 @@ import pytest
 from stateroom import Environment, State, tool
 from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.session import Update
-from tests.server.test_admin import ROW, ask
+from tests.server.test_admin import ROW, ask, told
 
 
 class Talk(State):
@@ -32,9 +32,7 @@ class TalkEnvironment(Environment[Talk]):
 
 
 async def act(served: Any, path: str, body: Any) -> Any:
-    status, found = await ask(served, "POST", path, body)
-    assert status == 200, found
-    return found
+    return await told(served, "POST", path, body)
 
 
 async def log_of(served: Any, session: str) -> list[dict[str, Any]]:

@@ -109,8 +109,7 @@ async def connected(url: str, headers: dict[str, str] | None = None, era: str = 
 
 async def seeded(served: Any, row: Any = None, prefix: str = "") -> dict[str, str]:
     """The headers that a new session is reached with; the cookie of the seeding is let go."""
-    status, reply = await served.post(f"{prefix}/seed_session", ROW if row is None else row)
-    assert status == 200
+    reply = await served.good(f"{prefix}/seed_session", ROW if row is None else row)
     served.client.cookie_jar.clear()
     headers = reply["mcp"]["headers"]
     assert isinstance(headers, dict)
@@ -237,8 +236,7 @@ async def test_calls_change_the_session_that_the_token_names_and_no_other(served
 
     await asyncio.gather(*(episode(number) for number in range(5)))
     cookie = {"Cookie": f"stateroom_counter={tokens[4][HEADER]}"}
-    status, verdict = await served.post("/verify", {**tasks[4], "response": {"output": []}}, headers=cookie)
-    assert (status, verdict["reward"]) == (200, 1.0)
+    assert (await served.good("/verify", {**tasks[4], "response": {"output": []}}, headers=cookie))["reward"] == 1.0
 
 
 @pytest.mark.parametrize("era", ERAS)

@@ -202,8 +202,7 @@ async def test_requests_are_counted_by_route_and_status(serve: Any) -> None:
 async def test_the_tokens_of_an_agents_model_are_counted(serve: Any) -> None:
     served = await serve(agent=f"{Path(__file__).with_name('agent_models.py')}:Reporting")
     for _ in range(2):
-        status, row = await served.post("/run", ROW)
-        assert (status, row["response"]["usage"]["output_tokens"]) == (200, 5)
+        assert (await served.good("/run", ROW))["response"]["usage"]["output_tokens"] == 5
     found = Samples((await scraped(served))[1])
     assert found("stateroom_model_tokens_total", "counter", "input") == 14
     assert found("stateroom_model_tokens_total", "counter", "output") == 10

@@ -39,8 +39,7 @@ async def joins(served: Any, name: str, row: Any = ROW) -> bool:
 
 
 async def test_to_seed_a_name_again_is_to_join_it(stored: Any) -> None:
-    status, first = await stored.post("/seed_session", seeding("one"))
-    assert status == 200
+    first = await stored.good("/seed_session", seeding("one"))
     assert first.keys() == {"resources_session_id", "resources_tools"}
     assert first["resources_tools"].keys() == {"server_name", "url_path", "transport", "headers"}
     await stored.post("/increment_counter", {"count": 2})
@@ -222,8 +221,7 @@ async def test_odd_names_and_rows(served: Any) -> None:
 
 async def test_names_without_a_state(serve: Any) -> None:
     served = await serve(WeatherEnvironment())
-    status, seeded = await served.post("/seed_session", seeding("one", {}))
-    assert (status, seeded["resources_session_id"]) == (200, "one")
+    assert (await served.good("/seed_session", seeding("one", {})))["resources_session_id"] == "one"
     assert (await served.post("/get_weather", {"city": "Lima"}))[0] == 200
     assert await joins(served, "one", {})
     assert await served.refused("/seed_session", seeding("another", {})) == (409, "conflict")

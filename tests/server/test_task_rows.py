@@ -36,8 +36,7 @@ async def test_a_row_that_contradicts_the_seeded_one_is_refused(serve: Any, stor
             field,
         )
     for body in ({**ROW, **SAID}, SAID, {**ROW, **SAID, "expected_count": 9.0}):
-        status, verdict = await served.post("/verify", body)
-        assert (status, verdict["reward"]) == (200, 1.0)
+        assert (await served.good("/verify", body))["reward"] == 1.0
     assert (await served.post("/verify", {**ROW, **SAID, field: 4}))[0] == 409
 
 
@@ -92,8 +91,7 @@ async def test_a_field_that_only_verify_reads_may_come_with_it(serve: Any, store
     assert "expected_count" in refused["error"]["message"]
     body = {**TUTORIAL, **SAID, "expected_count": 5}
     for _ in range(2):
-        status, verdict = await served.post("/verify", body)
-        assert (status, verdict["reward"]) == (200, 1.0)
+        assert (await served.good("/verify", body))["reward"] == 1.0
     assert await served.post("/verify", SAID) == (200, {**SAID, "reward": 1.0})
     status, refused = await served.post("/verify", {**SAID, "expected_count": 6})
     assert (status, refused["error"]["message"].partition(":")[0]) == (409, "expected_count")

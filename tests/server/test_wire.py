@@ -24,8 +24,7 @@ async def test_an_episode(stored: Any, prefix: str) -> None:
     assert await stored.post(f"{prefix}/increment_counter", {"count": 4}) == (200, {"success": True})
     assert await stored.post(f"{prefix}/increment_counter", {"count": 2}) == (200, {"success": True})
     assert await stored.post(f"{prefix}/get_counter_value") == (200, {"count": 9})
-    status, verdict = await stored.post(f"{prefix}/verify", {**ROW, "response": {"output": []}})
-    assert (status, verdict["reward"]) == (200, 1.0)
+    assert (await stored.good(f"{prefix}/verify", {**ROW, "response": {"output": []}}))["reward"] == 1.0
     assert await stored.get(f"{prefix}/reverify_mode") == (200, "unsupported")
     status, metrics = await stored.post(
         f"{prefix}/aggregate_metrics", {"verify_responses": [{"_ng_task_index": 0, "reward": 1.0}]}
@@ -54,8 +53,7 @@ async def test_no_number_of_a_row_comes_back_as_a_metric(serve: Any) -> None:
     }
     sent = {**ROW, **more, "response": {"output": [{"type": "message", "extra": [1]}], "usage": {"tokens": 3}}}
     await served.post("/seed_session", {**ROW, **more})
-    status, verdict = await served.post("/verify", sent)
-    assert status == 200
+    verdict = await served.good("/verify", sent)
     same = {name: sent[name] for name in ("responses_create_params", "response")}
     assert verdict == {**same, "reward": 0.0}
 
@@ -94,8 +92,7 @@ async def test_metrics_are_aggregated_by_task(served: Any) -> None:
         {"_ng_task_index": task, "_ng_rollout_index": index, "reward": reward, "turns": 2, "expected_count": 7}
         for task, index, reward in [(0, 0, 1.0), (0, 1, 0.0), (1, 0, 1.0), (1, 1, 1.0)]
     ]
-    status, metrics = await served.post("/aggregate_metrics", {"verify_responses": rows})
-    assert status == 200
+    metrics = await served.good("/aggregate_metrics", {"verify_responses": rows})
     errors = {"stderr/reward": 0.25, "stderr/pass@1": 0.25, "stderr/pass@2": 0.0}
     assert metrics["key_metrics"] == pytest.approx(
         {"mean/reward": 0.75, "mean/turns": 2.0, "pass@1": 0.75, "pass@2": 1.0, **errors}
@@ -166,8 +163,7 @@ async def test_without_a_state_nothing_needs_a_seed(serve: Any, store_url: str) 
     called = {"type": "function_call", "call_id": "call_0", "name": "get_weather", "arguments": "{}"}
     assert (await served.post("/verify", {"response": {"output": [called]}, "a": 1}))[1]["reward"] == 1.0
     assert len(served.client.cookie_jar) == 0
-    status, seeded = await served.post("/seed_session", {})
-    assert status == 200
+    seeded = await served.good("/seed_session", {})
     assert await served.post("/get_weather", {"city": "Lima"}) == (200, unseeded)
     assert await served.post("/close_session", {"resources_session_id": seeded["session_id"]}) == (
         200,

@@ -20,8 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def act(served: Served, path: str, **body: Any) -> Any:
-    status, found = await served.post(f"/studio/api{path}", {"by": "ada", **body})
-    assert status == 200, found
+    found = await served.good(f"/studio/api{path}", {"by": "ada", **body})
     return found
 
 
