@@ -52,6 +52,12 @@ class Client:
         async with self.client.post(f"{self.url}{path}", json={} if body is None else body, **options) as reply:
             return reply.status, await reply.json()
 
+    @property
+    def token(self) -> str:
+        """The token of its session, from its only cookie."""
+        [cookie] = self.client.cookie_jar
+        return str(cookie.value)
+
     async def good(self, path: str, body: Any = None, **options: Any) -> Any:
         """The body of the reply to a post that succeeds."""
         status, reply = await self.post(path, body, **options)

@@ -143,16 +143,16 @@ async def test_a_real_server_hears_of_proxies_too(served: Any) -> None:
 
 async def test_whoever_comes_with_a_sessions_token_gets_no_admin(served: Any, connect: Any) -> None:
     _, seeded = await served.post("/seed_session", {"initial_count": 3, "expected_count": 9})
-    [cookie] = served.client.cookie_jar
+    token = served.token
     admin = await connect(served.url)
     thread = (await admin.post("/threads"))[1]
     path = f"/admin/sessions/{seeded['session_id']}"
     for headers in (
-        {"Cookie": f"a=b; stateroom_counter={cookie.value}"},
+        {"Cookie": f"a=b; stateroom_counter={token}"},
         {"Cookie": "stateroom_counter=out.of.date"},
-        {"Cookie": f"stateroom_weather={cookie.value}"},
-        {"X-NeMo-Gym-Session-Token": cookie.value},
-        {"Authorization": f"Bearer {cookie.value}"},
+        {"Cookie": f"stateroom_weather={token}"},
+        {"X-NeMo-Gym-Session-Token": token},
+        {"Authorization": f"Bearer {token}"},
         {"Authorization": f"Bearer {thread['token']}"},
     ):
         for rest, body in (("/rewind", {"to": 1}), ("/fork", {}), ("/close", {})):

@@ -40,11 +40,6 @@ async def log_of(served: Any, session: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-async def served(serve: Any) -> Any:
-    return await serve()
-
-
-@pytest.fixture
 async def session(served: Any) -> str:
     """The path of a session that was seeded by hand."""
     found = await act(served, "/sessions", {"environment": "counter", "row": ROW, "owner": "ada"})

@@ -59,8 +59,8 @@ class NotesEnvironment(Environment[Notes]):
 async def token_of(served: Any) -> str:
     """The cookie of a new session."""
     await served.post("/seed_session", ROW)
-    [cookie] = served.client.cookie_jar
-    return f"{cookie.key}={cookie.value}"
+    [environment] = served.services.environments
+    return f"stateroom_{environment}={served.token}"
 
 
 def body_of(size: int) -> bytes:

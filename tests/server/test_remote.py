@@ -24,6 +24,7 @@ from tests.server.here_and_there import lines, plan, run_in_both, run_to_failure
 from tests.servers.proxy import FAULTS, Fault, Proxy
 
 COUNTS = generate_tasks(CounterEnvironment, 8, seed=1)
+REFERENCE, NOISY = (CounterEnvironment.policies[name] for name in ("reference", "noisy"))
 
 
 @pytest.mark.parametrize("policy", ["reference", "noisy"])
@@ -130,16 +131,14 @@ async def test_rollouts_can_be_run_again(serve: Any, tmp_path: Path) -> None:
 
 async def test_a_row_cannot_make_episodes_share_a_session(served: Any, tmp_path: Path) -> None:
     tasks = [{**task, "resources_session_id": "ours"} for task in COUNTS]
-    policy = CounterEnvironment.policies["reference"]
-    report, _ = await run_in_both(tmp_path, served.url, CounterEnvironment(), policy, tasks=tasks)
+    report, _ = await run_in_both(tmp_path, served.url, CounterEnvironment(), REFERENCE, tasks=tasks)
     assert report.metrics["agent_metrics"]["mean/reward"] == 1.0
 
 
 async def test_one_of_several_environments(serve: Any, tmp_path: Path) -> None:
     served = await serve(CounterEnvironment(), WeatherEnvironment())
-    policy = CounterEnvironment.policies["reference"]
-    await run_in_both(tmp_path, f"{served.url}/counter/", CounterEnvironment(), policy, tasks=COUNTS)
-    lost = plan(tmp_path, "lost", CounterEnvironment(), policy, tasks=COUNTS, server=served.url)
+    await run_in_both(tmp_path, f"{served.url}/counter/", CounterEnvironment(), REFERENCE, tasks=COUNTS)
+    lost = plan(tmp_path, "lost", CounterEnvironment(), REFERENCE, tasks=COUNTS, server=served.url)
     report = await run(lost)
     assert report.failed == 24
     says(str(report.first_error))
@@ -304,8 +303,7 @@ class Mumbling(CounterEnvironment):
 
 async def test_an_episode_whose_judge_fails_waits_for_its_verdict(serve: Any, tmp_path: Path) -> None:
     served = await serve(Mumbling())
-    policy = CounterEnvironment.policies["reference"]
-    row = await run_to_failure(tmp_path, served.url, CounterEnvironment(), policy, tasks=COUNTS[:1])
+    row = await run_to_failure(tmp_path, served.url, CounterEnvironment(), REFERENCE, tasks=COUNTS[:1])
     assert (row["_ng_failure_class"], row["_ng_failure_terminal"]) == ("judge", False)
     assert "the judge's model mumbles" in row["error"]
     assert row["response"]["output"]
@@ -320,12 +318,11 @@ async def test_a_task_that_the_server_cannot_use_fails_its_episode(served: Any, 
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_bad_network_changes_nothing(served: Any, tmp_path: Path, fault: Fault) -> None:
-    policy = CounterEnvironment.policies["noisy"]
-    here = plan(tmp_path, "here", CounterEnvironment(), policy, tasks=COUNTS)
+    here = plan(tmp_path, "here", CounterEnvironment(), NOISY, tasks=COUNTS)
     await run(here)
     with Proxy(served.url) as proxy:
         proxy.fail(*[Fault.NONE, Fault.NONE, Fault.NONE, Fault.NONE, fault] * 20)
-        there = plan(tmp_path, "there", CounterEnvironment(), policy, tasks=COUNTS, server=proxy.url)
+        there = plan(tmp_path, "there", CounterEnvironment(), NOISY, tasks=COUNTS, server=proxy.url)
         report = await run(there)
     assert proxy.faults == 20
     assert report.first_error is None
@@ -340,9 +337,8 @@ async def test_a_server_that_goes_away_fails_the_episodes_that_are_left(
     served = await serve()
     with Proxy(served.url) as proxy:
         proxy.delay = 0.005
-        policy = CounterEnvironment.policies["reference"]
         given: dict[str, Any] = {"tasks": COUNTS, "server": proxy.url, "concurrency": 4}
-        there = plan(tmp_path, "there", CounterEnvironment(), policy, **given)
+        there = plan(tmp_path, "there", CounterEnvironment(), REFERENCE, **given)
         running = asyncio.create_task(run(there))
         await until(lambda: there.files.rollouts.exists() and len(rows(there.files.rollouts)) >= 4)
         proxy.refuse()

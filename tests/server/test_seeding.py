@@ -232,11 +232,6 @@ async def test_names_without_a_state(serve: Any) -> None:
         assert await served.post("/close_session", closing("one")) == (200, {"resources_session_id": "one"})
 
 
-def token(served: Any) -> str:
-    [cookie] = served.client.cookie_jar
-    return str(cookie.value)
-
-
 async def entries(served: Any, session_id: str) -> list[Any]:
     session = await served.services.environments["counter"].sessions.open(session_id, include_closed=True)
     return [entry async for entry in session.log()]
@@ -245,7 +240,7 @@ async def entries(served: Any, session_id: str) -> list[Any]:
 async def test_with_a_cookie_alone_nobody_seeds(stored: Any) -> None:
     await stored.post("/seed_session", ROW)
     await stored.post("/increment_counter", {"count": 2})
-    before = token(stored)
+    before = stored.token
     for path in ("/seed_session", "/reset"):
         async with stored.client.post(f"{stored.url}{path}", json=OTHER) as reply:
             assert (reply.status, (await reply.json())["error"]["code"]) == (409, "conflict")
@@ -256,7 +251,7 @@ async def test_with_a_cookie_alone_nobody_seeds(stored: Any) -> None:
 
 async def test_the_key_replaces_the_session_and_both_logs_say_so(stored: Any) -> None:
     _, first = await stored.post("/seed_session", ROW)
-    old = token(stored)
+    old = stored.token
     await stored.post("/increment_counter", {"count": 2})
     second = await stored.good("/seed_session", {**OTHER, "seed_key": first["seed_key"]})
     assert second["session_id"] != first["session_id"]
@@ -278,7 +273,7 @@ async def test_only_its_own_key_replaces_a_session(served: Any) -> None:
     served.client.cookie_jar.clear()
     _, first = await served.post("/seed_session", ROW)
     key = first["seed_key"]
-    for wrong in (other["seed_key"], "", key[:-1], key.upper(), key + " ", "é", None, 7, [key], token(served)):
+    for wrong in (other["seed_key"], "", key[:-1], key.upper(), key + " ", "é", None, 7, [key], served.token):
         assert await served.refused("/seed_session", {**OTHER, "seed_key": wrong}) == (409, "conflict")
     assert await served.post("/get_counter_value") == (200, {"count": 3})
     assert (await served.post("/seed_session", {**OTHER, "seed_key": key}))[0] == 200
@@ -290,7 +285,7 @@ async def test_the_key_is_not_in_what_the_model_comes_near(served: Any) -> None:
     async with served.client.post(f"{served.url}/seed_session", json=ROW) as reply:
         key = (await reply.json())["seed_key"]
         assert key not in str(reply.headers)
-        assert (await reply.json())["mcp"]["headers"]["X-NeMo-Gym-Session-Token"] == token(served)
+        assert (await reply.json())["mcp"]["headers"]["X-NeMo-Gym-Session-Token"] == served.token
     for path, body in [
         ("/get_counter_value", {}),
         ("/seed_session", OTHER),
@@ -315,10 +310,10 @@ async def test_after_a_verdict_the_key_still_seeds_and_a_cookie_still_does_not(s
 
 async def test_a_row_that_cannot_be_seeded_leaves_the_old_session(served: Any) -> None:
     _, first = await served.post("/seed_session", ROW)
-    before = token(served)
+    before = served.token
     status, refused = await served.post("/seed_session", {"initial_count": "x", "seed_key": first["seed_key"]})
     assert (status, refused["error"]["code"]) == (422, "invalid_task")
-    assert token(served) == before
+    assert served.token == before
     assert await served.post("/get_counter_value") == (200, {"count": 3})
     assert await served.services.store.count(served.services.now()) == 1
 
@@ -327,7 +322,7 @@ async def test_the_key_of_an_older_secret_is_good(serve: Any, shared_url: str) -
     before = await serve(store=shared_url, secrets=(OLD,))
     _, first = await before.post("/seed_session", ROW)
     after = await serve(store=shared_url, secrets=(NEW, OLD))
-    cookies = {"stateroom_counter": token(before)}
+    cookies = {"stateroom_counter": before.token}
     status, second = await after.post("/seed_session", {**OTHER, "seed_key": first["seed_key"]}, cookies=cookies)
     assert (status, second["session_id"] == first["session_id"]) == (200, False)
     assert await after.post("/get_counter_value") == (200, {"count": 20})

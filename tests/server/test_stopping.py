@@ -81,8 +81,7 @@ async def test_clients_that_do_not_read_or_do_not_finish_keep_nobody_waiting(
     client = await connect(command.url)
     _, seeded = await client.post("/seed_session")
     assert (await client.post("/note", {"size": LARGE}))[0] == 200
-    [cookie] = client.client.cookie_jar
-    head = f"HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie.key}={cookie.value}\r\nExpect: 100-continue\r\n"
+    head = f"HTTP/1.1\r\nHost: localhost\r\nCookie: stateroom_room={client.token}\r\nExpect: 100-continue\r\n"
     requests = [
         f'POST /text {head}Content-Length: 18\r\n\r\n{{"size": {LARGE}}}',
         f"GET /admin/sessions/{seeded['session_id']}/log/stream {head}\r\n",

@@ -19,6 +19,12 @@ from tests.server.conftest import until
 
 MODELS = Path(__file__).with_name("thread_models.py")
 COUNTER = {"environment": "counter", "task": {"initial_count": 3, "expected_count": 9}}
+ENDPOINTS: list[tuple[str, str, Any]] = [
+    *(("GET", "", None), ("GET", "/items", None), ("DELETE", "", None)),
+    *(("POST", "/messages", {"message": "x"}), ("POST", "/fork", {}), ("POST", "/cancel", {})),
+]
+"""What a thread answers, model or no model."""
+
 ADMIN = {"authorization": "Bearer the admin's token"}
 
 
@@ -144,10 +150,7 @@ async def test_a_deleted_thread_is_gone(stored: Any) -> None:
     live = stored.services.count.live
     assert await talker.good("DELETE") == {"deleted": talker.thread["id"]}
     assert stored.services.count.live == live - 1
-    for method, rest, body in (
-        *(("GET", "", None), ("GET", "/items", None), ("DELETE", "", None)),
-        *(("POST", "/messages", {"message": "x"}), ("POST", "/fork", {}), ("POST", "/cancel", {})),
-    ):
+    for method, rest, body in ENDPOINTS:
         assert await talker.refused(method, rest, body) == (410, "unknown_session")
 
 
@@ -343,10 +346,7 @@ async def test_a_thread_is_reached_only_with_its_own_token(serve: Any) -> None:
     for token in wrong:
         stranger = Talker(served, talker.thread, token=token)
         stranger.token = token
-        for method, rest, body in (
-            *(("GET", "", None), ("GET", "/items", None), ("DELETE", "", None), ("POST", "/run", {})),
-            *(("POST", "/messages", {"message": "x"}), ("POST", "/fork", {}), ("POST", "/cancel", {})),
-        ):
+        for method, rest, body in [*ENDPOINTS, ("POST", "/run", {})]:
             assert await stranger.refused(method, rest, body) == (401, "unauthorized"), (token, rest)
     assert (await talker.good("GET"))["revision"] == 1
     now += 1000.0 + 25 * 3600

@@ -64,10 +64,6 @@ def test_nothing_is_signed_with_what_can_be_guessed(secrets: tuple[str, ...]) ->
         Signer(secrets, "counter", HOUR)
 
 
-def cookie(served: Any, name: str = "stateroom_counter") -> str:
-    return next(str(found.value) for found in served.client.cookie_jar if found.key == name)
-
-
 async def posted(served: Any, path: str, token: str | None, name: str = "stateroom_counter") -> tuple[int, str, Any]:
     """Status, code and cookies of the reply to a client that has this token only."""
     served.client.cookie_jar.clear()
@@ -80,7 +76,7 @@ async def posted(served: Any, path: str, token: str | None, name: str = "statero
 async def test_a_bad_token_gets_401_and_no_session(serve: Any) -> None:
     served = await serve(CounterEnvironment(), ExtractionEnvironment(), WeatherEnvironment())
     await served.post("/counter/seed_session", ROW)
-    good = cookie(served)
+    good = served.token
     subject, issued, signature = good.split(".")
     foreign = Signer((OTHER,), "counter", HOUR).sign(subject).decode()
     of_another = Signer((SECRET,), "extraction", HOUR).sign(subject).decode()
@@ -99,7 +95,7 @@ async def test_a_bad_token_gets_401_and_no_session(serve: Any) -> None:
 
 async def test_cookies_of_others_do_no_harm(served: Any, wire: Any) -> None:
     await served.post("/seed_session", ROW)
-    good = f"stateroom_counter={cookie(served)}"
+    good = f"stateroom_counter={served.token}"
     reader, writer = await wire(served.port)  # a client would tidy them up
     for cookies in (
         [f"Cookie: a=b; {good}; c=d"],
@@ -115,7 +111,7 @@ async def test_cookies_of_others_do_no_harm(served: Any, wire: Any) -> None:
 
 async def test_the_cookie_is_for_http_alone_and_secure_behind_tls(served: Any) -> None:
     await served.post("/seed_session", ROW)
-    good = cookie(served)
+    good = served.token
     for proto, secure in [("https", True), ("HTTPS, http", True), ("http", False), (None, False)]:
         headers = {"Cookie": f"stateroom_counter={good}"} | ({"X-Forwarded-Proto": proto} if proto else {})
         async with served.client.post(f"{served.url}/get_counter_value", headers=headers) as reply:
@@ -128,7 +124,7 @@ async def test_tokens_expire_and_are_renewed_on_the_way(serve: Any) -> None:
     now = 1_000_000_000.0
     served = await serve(now=lambda: now, ttl=2 * DAY)
     await served.post("/seed_session", ROW)
-    first = cookie(served)
+    first = served.token
     now += DAY
     status, _, cookies = await posted(served, "/get_counter_value", first)
     renewed = cookies["stateroom_counter"].value
@@ -145,7 +141,7 @@ async def test_tokens_expire_and_are_renewed_on_the_way(serve: Any) -> None:
 async def test_a_token_of_an_older_secret_is_signed_anew(serve: Any, shared_url: str) -> None:
     before = await serve(store=shared_url, secrets=(SECRET,))
     await before.post("/seed_session", ROW)
-    old = cookie(before)
+    old = before.token
     after = await serve(store=shared_url, secrets=(OTHER, SECRET))
     status, _, cookies = await posted(after, "/get_counter_value", old)
     assert status == 200

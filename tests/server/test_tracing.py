@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoints
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -64,25 +66,11 @@ def _nothing_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-@dataclass
-class Exported:
-    """A span as a collector gets it."""
-
-    name: str
-    id: str
-    parent: str
-    trace: str
-    kind: int
-    status: int
-    attributes: dict[str, Any]
-    service: str
-
-
 class Collector:
     """Takes spans in, as OpenTelemetry's own collector would."""
 
     def __init__(self) -> None:
-        self.spans: list[Exported] = []
+        self.spans: list[SimpleNamespace] = []
         self.url = ""
 
     async def receive(self, request: web.Request) -> web.Response:
@@ -92,18 +80,17 @@ class Collector:
             for scope in group.scope_spans:
                 for span in scope.spans:
                     id, parent, trace = (value.hex() for value in (span.span_id, span.parent_span_id, span.trace_id))
-                    attributes = _plain(span.attributes)
-                    self.spans.append(
-                        Exported(span.name, id, parent, trace, span.kind, span.status.code, attributes, service)
-                    )
+                    told = {"name": span.name, "kind": span.kind, "status": span.status.code, "service": service}
+                    ids = {"id": id, "parent": parent, "trace": trace}
+                    self.spans.append(SimpleNamespace(**told, **ids, attributes=_plain(span.attributes)))
         return web.Response()
 
-    def named(self, name: str) -> Exported:
+    def named(self, name: str) -> SimpleNamespace:
         """The only span of this name."""
         [found] = [span for span in self.spans if span.name == name]
         return found
 
-    def below(self, parent: Exported) -> list[str]:
+    def below(self, parent: SimpleNamespace) -> list[str]:
         return [span.name for span in self.spans if span.parent == parent.id]
 
 
@@ -116,13 +103,9 @@ async def collector() -> AsyncIterator[Collector]:
     made = Collector()
     app = web.Application()
     app.router.add_post("/v1/traces", made.receive)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield made
-    await runner.cleanup()
+    async with TestServer(app) as server:
+        made.url = f"http://127.0.0.1:{server.port}"
+        yield made
 
 
 async def stop(command: Any) -> None:
