@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from stateroom import Environment, State, Verdict, tool
 from tests.server.conftest import Served
+from tests.server.test_admin_log import NotesEnvironment
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, axe, button, named, until
 from tests.studio.test_sessions import MODELS, act, is_idle, log, seed
 
@@ -83,30 +84,18 @@ async def test_a_state_is_edited_in_a_fork_and_an_error_is_at_its_field(
     problems.clear()
 
 
-class Shelf(State):
-    notes: list[str] = []
-
-
-class ShelfEnvironment(Environment[Shelf]):
-    """Keep a large state."""
-
-    def seed(self) -> Shelf:
-        return Shelf(notes=["x" * 100] * 1000)
-
-    def verify(self, state: Shelf) -> float:
-        return float(len(state.notes))
-
-
 async def test_a_large_state_is_edited_by_a_list_of_changes(open_page: OpenPage, open_studio: OpenStudio) -> None:
-    served = await open_studio(ShelfEnvironment())
-    session = (await act(served, "/sessions", environment="shelf", row={}))["id"]
+    served = await open_studio(NotesEnvironment())
+    session = (await act(served, "/sessions", environment="notes", row={}))["id"]
+    for title in ("a", "b"):
+        await act(served, f"/sessions/{session}/call", name="write", arguments={"title": title, "text": "x" * 100_000})
     page = await open_page(f"/studio/sessions/{session}", served.url, storage_state=named(served.url))
     await button(page, "Edit and fork")
-    await page.get_by_role("textbox", name="changes").fill('[{"place": ["notes", 3], "value": "short"}]')
+    await page.get_by_role("textbox", name="changes").fill('[{"place": ["pages", "b"], "value": "short"}]')
     await button(page, "Fork with these changes")
     fork = await gone_to_fork(page, session)
     _, found = await served.get(f"/studio/api/sessions/{fork}/state")
-    assert found["state"]["notes"][2:5] == ["x" * 100, "short", "x" * 100]
+    assert found["state"]["pages"] == {"a": "x" * 100_000, "b": "short"}
 
 
 class Basket(State):
