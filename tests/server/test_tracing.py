@@ -26,8 +26,9 @@ from stateroom.gallery import CounterEnvironment
 from stateroom.server import Application, ApplicationOptions, tracing as tracing_module
 from stateroom.server.spans import Tracing
 from stateroom.server.tracing import configure
-from stateroom.store import Commit, Entry, Head, Store, WrappedStore
+from stateroom.store import Commit, Entry, Head, Store
 from tests.messages import says
+from tests.server.test_metrics import Faulty
 
 ROW = {"responses_create_params": {"input": "count"}, "initial_count": 0, "expected_count": 0}
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -181,11 +182,6 @@ def traced() -> Traced:
     provider, memory = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(memory))
     return Traced(Tracing(provider), memory)
-
-
-class Faulty(WrappedStore):
-    async def head(self, session: str) -> Head:
-        raise StoreUnavailable("gone fishing")
 
 
 async def test_a_refusal_of_the_store_is_no_fault_but_a_failure_is(traced: Traced, store: Store) -> None:
