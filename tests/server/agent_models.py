@@ -1,4 +1,4 @@
-"""Agents to be named by their path: policies that wait for their tester, and one that gives up."""
+"""Agents to be named by their path: policies that wait for their tester, and one that reports its tokens."""
 
 import asyncio
 import os
@@ -55,15 +55,6 @@ class WaitsForFile(ReferencePolicy):  # type: ignore[misc]
 def _wait_for(file: Path) -> None:
     while not file.exists():
         time.sleep(0.01)
-
-
-class Fails(ReferencePolicy):  # type: ignore[misc]
-    """Gives up after a result."""
-
-    def respond(self, conversation: list[Item], tools: list[Item]) -> Any:
-        if outputs_of(conversation):
-            raise ValueError("out of order")
-        return super().respond(conversation, tools)
 
 
 class Reporting(Model):

@@ -52,6 +52,23 @@ class Client:
         async with self.client.post(f"{self.url}{path}", json={} if body is None else body, **options) as reply:
             return reply.status, await reply.json()
 
+    @property
+    def token(self) -> str:
+        """The token of its session, from its only cookie."""
+        [cookie] = self.client.cookie_jar
+        return str(cookie.value)
+
+    async def good(self, path: str, body: Any = None, **options: Any) -> Any:
+        """The body of the reply to a post that succeeds."""
+        status, reply = await self.post(path, body, **options)
+        assert status == 200, reply
+        return reply
+
+    async def refused(self, path: str, body: Any = None, **options: Any) -> tuple[int, str]:
+        """The status and the code of the error that a post is answered with."""
+        status, reply = await self.post(path, body, **options)
+        return status, reply["error"]["code"]
+
     async def get(self, path: str, **options: Any) -> tuple[int, Any]:
         async with self.client.get(f"{self.url}{path}", **options) as reply:
             return reply.status, await reply.json()
@@ -90,6 +107,18 @@ async def serve() -> AsyncIterator[Serve]:
         yield start
 
 
+@pytest.fixture
+async def served(serve: Serve) -> Served:
+    """A server of the counter."""
+    return await serve()
+
+
+@pytest.fixture
+async def stored(serve: Serve, store_url: str) -> Served:
+    """A server of the counter whose store is in memory, and one whose store is in a file."""
+    return await serve(store=store_url)
+
+
 @asynccontextmanager
 async def listening(app: Any, timeout: float) -> AsyncIterator[tuple[uvicorn.Server, str]]:
     """The server of an ASGI application, and its URL."""
@@ -121,10 +150,16 @@ def _http() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(cookie_jar=jar)
 
 
+@pytest.fixture
+def shared_url(tmp_path: Path) -> str:
+    """A store in a file, `rooms.db`, which several servers can have open."""
+    return f"sqlite:///{tmp_path / 'rooms.db'}"
+
+
 @pytest.fixture(params=["memory", "sqlite"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def store_url(request: pytest.FixtureRequest, shared_url: str) -> str:
     """A store that only its server can see, and one in a file."""
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
+    return "memory://" if request.param == "memory" else shared_url
 
 
 @pytest.fixture
@@ -157,22 +192,14 @@ async def wire() -> AsyncIterator[Wire]:
         yield connect
 
 
-Until = Callable[[Callable[[], Any]], Awaitable[None]]
-
-
-@pytest.fixture
-def until() -> Until:
-    """Waits for a condition that nothing tells of, such as one in another process; it may be a coroutine's result."""
-
-    async def wait(condition: Callable[[], Any]) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                met = condition()
-                if await met if isawaitable(met) else met:
-                    return
-                await asyncio.sleep(0.01)
-
-    return wait
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for a condition that nothing tells of, such as one in another process; it may be a coroutine's result."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            met = condition()
+            if await met if isawaitable(met) else met:
+                return
+            await asyncio.sleep(0.01)
 
 
 CONSOLE_SCRIPT = (str(Path(sys.executable).with_name("stateroom")),)

@@ -25,6 +25,17 @@ def lines(path: Path) -> list[str]:
     return [json.dumps(without(row, *OWN)) for row in found]
 
 
+async def run_to_failure(
+    folder: Path, server: str, environment: Environment[Any, Any], policy: type[Policy], **more: Any
+) -> dict[str, Any]:
+    """The row of the only one of a run's episodes on a server that fails."""
+    there = plan(folder, "there", environment, policy, **{"repeats": 1, **more}, server=server)
+    report = await run(there)
+    [failed] = rows(there.files.failures)
+    assert (report.failed, str(report.first_error)) == (1, failed["error"])
+    return failed
+
+
 async def run_in_both(
     folder: Path, server: str, environment: Environment[Any, Any], policy: type[Policy], **more: Any
 ) -> tuple[Report, Run]:

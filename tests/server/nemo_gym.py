@@ -148,9 +148,6 @@ def post(port: int, path: str, body: Row) -> Any:
         connection.close()
 
 
-# The model.
-
-
 @contextmanager
 def scripted_model() -> Iterator[int]:
     """The port of a model that does what it is told."""
@@ -221,9 +218,6 @@ def scripted(row: Row, calls: list[tuple[str, str]]) -> Row:
     return row | {
         "responses_create_params": row["responses_create_params"] | {"metadata": {"calls": json.dumps(calls)}}
     }
-
-
-# What Gym brings.
 
 
 def recorded(environment: str) -> list[tuple[Row, Row]]:

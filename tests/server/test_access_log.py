@@ -7,6 +7,7 @@ import pytest
 from yarl import URL
 
 from stateroom.gallery import CounterEnvironment
+from tests.server.conftest import until
 
 SEED = {"initial_count": 3, "expected_count": 5}
 
@@ -23,7 +24,7 @@ def lines(command: Any, path: str | None) -> list[dict[str, Any]]:
     return [line for line in said if line["path"] == path]
 
 
-async def test_a_request_is_a_line(logged: Any, connect: Any, until: Any) -> None:
+async def test_a_request_is_a_line(logged: Any, connect: Any) -> None:
     client = await connect(logged.url)
     await client.post("/ng-rollout/7/seed_session", SEED)
     _, counted = await client.post("/ng-rollout/7/get_counter_value")
@@ -53,7 +54,7 @@ async def test_a_request_is_a_line(logged: Any, connect: Any, until: Any) -> Non
     ],
 )
 async def test_every_route_has_its_line(
-    logged: Any, connect: Any, until: Any, method: str, path: str, status: int, environment: str | None
+    logged: Any, connect: Any, method: str, path: str, status: int, environment: str | None
 ) -> None:
     client = await connect(logged.url)
     await client.client.request(method, URL(logged.root + path, encoded=True))
@@ -72,9 +73,7 @@ async def test_every_route_has_its_line(
     ],
     ids=["400", "413", "long", "431"],
 )
-async def test_what_is_refused_has_its_line(
-    logged: Any, wire: Any, until: Any, request_: bytes, path: str, status: int
-) -> None:
+async def test_what_is_refused_has_its_line(logged: Any, wire: Any, request_: bytes, path: str, status: int) -> None:
     reader, writer = await wire(logged.port)
     writer.write(request_)
     assert int((await reader.readline()).split()[1]) == status
@@ -93,7 +92,7 @@ async def test_a_request_that_was_not_whole_in_time_has_its_line(
     assert (line["method"], line["path"], line["status"]) == ("POST", "/increment_counter", 408)
 
 
-async def test_tokens_and_queries_are_not_in_the_log(logged: Any, connect: Any, until: Any) -> None:
+async def test_tokens_and_queries_are_not_in_the_log(logged: Any, connect: Any) -> None:
     client = await connect(logged.url)
     _, seeded = await client.post("/seed_session", SEED)
     token = seeded["mcp"]["headers"]["X-NeMo-Gym-Session-Token"]
@@ -113,7 +112,7 @@ async def test_lines_may_be_text(serve: Any, caplog: pytest.LogCaptureFixture) -
     assert (address, method, path, status, size, environment) == ("127.0.0.1", "GET", "/health", "200", "15", "-")
 
 
-async def test_a_stream_is_a_line_when_it_has_ended(logged: Any, connect: Any, until: Any) -> None:
+async def test_a_stream_is_a_line_when_it_has_ended(logged: Any, connect: Any) -> None:
     client, admin = await connect(logged.url), await connect(logged.url)
     _, seeded = await client.post("/seed_session", SEED)
     path = f"/admin/sessions/{seeded['session_id']}/log/stream"

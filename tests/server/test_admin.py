@@ -2,7 +2,6 @@
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -61,6 +60,22 @@ async def ask(served: Any, method: str, path: str, body: Any = None, **options: 
         return reply.status, await reply.json()
 
 
+async def told(served: Any, method: str, path: str, body: Any = None) -> Any:
+    """The body of a reply that is good."""
+    status, reply = await ask(served, method, path, body)
+    assert status == 200, reply
+    return reply
+
+
+async def refusal(served: Any, method: str, path: str, body: Any = None) -> tuple[int, str]:
+    """The status and the code of an error."""
+    status, reply = await ask(served, method, path, body)
+    return status, reply["error"]["code"]
+
+
+ACTIONS: dict[str, Any] = {"fork": {}, "rewind": {"to": 1}, "checkpoint": {"name": "x"}, "close": {}}
+
+
 async def seed(served: Any, environment: str = "counter", **options: Any) -> Any:
     """A new session of the server's own."""
     return await served.services.environments[environment].sessions.seed(ROW, **options)
@@ -85,8 +100,7 @@ async def list_all(served: Any, query: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     cursor = ""
     while True:
-        status, page = await ask(served, "GET", f"/sessions?{query}{cursor}")
-        assert status == 200
+        page = await told(served, "GET", f"/sessions?{query}{cursor}")
         found += page["sessions"]
         if page["next"] is None:
             return found
@@ -94,14 +108,16 @@ async def list_all(served: Any, query: str) -> list[dict[str, Any]]:
         cursor = f"&cursor={page['next']}"
 
 
-# The list.
+@pytest.fixture
+async def session(served: Any) -> Any:
+    """A session at 7."""
+    return await counted(served, 4)
 
 
 async def test_a_session_is_listed_with_what_is_known_of_it(served: Any) -> None:
     session = await seed(served, owner="ann")
     fork = await session.fork()
-    status, listed = await ask(served, "GET", "/sessions")
-    assert status == 200
+    listed = await told(served, "GET", "/sessions")
     assert listed["next"] is None
     by_id = {one["id"]: one for one in listed["sessions"]}
     head = await served.services.store.head(session.id)
@@ -142,13 +158,9 @@ async def test_sessions_are_listed_by_each_of_their_properties(served: Any) -> N
     }  # fmt: skip
 
 
-# One session.
-
-
 async def test_a_session_with_and_without_its_verdict(served: Any) -> None:
     session = await counted(served, 4, 2)
-    status, shown = await ask(served, "GET", f"/sessions/{session.id}")
-    assert status == 200
+    shown = await told(served, "GET", f"/sessions/{session.id}")
     assert (shown["id"], shown["revision"], shown["status"]) == (session.id, 3, "live")
     assert (shown["sealed"], shown["verdict"]) == (False, None)
     await session.verify()
@@ -171,8 +183,7 @@ async def test_looking_does_not_prolong_a_life(serve: Any, store_url: str) -> No
 
 async def test_an_id_may_be_any_text(served: Any) -> None:
     session = await served.services.environments["counter"].sessions.seed(ROW, session_id="a/log? b%")
-    status, shown = await ask(served, "GET", "/sessions/a%2Flog%3F%20b%25")
-    assert (status, shown["id"]) == (200, session.id)
+    assert (await told(served, "GET", "/sessions/a%2Flog%3F%20b%25"))["id"] == session.id
     async with served.client.get(f"{served.url}/ng-rollout/r1/admin/sessions/a%2Flog%3F%20b%25/state") as reply:
         assert (await reply.json())["state"] == {"value": 3}
 
@@ -204,18 +215,13 @@ async def test_the_lineage_of_a_session(served: Any, monkeypatch: pytest.MonkeyP
     assert ([each["id"] for each in found["ancestors"]], found["cut"]) == ([child.id], True)
 
 
-# The log.
-
-
-async def test_a_log_tells_what_each_entry_changed(served: Any) -> None:
-    session = await counted(served, 4)
+async def test_a_log_tells_what_each_entry_changed(served: Any, session: Any) -> None:
     await session.checkpoint("here")
     await session.rewind(to=1)
     await session.call("increment_counter", {"count": 1})
     await session.verify()
     await session.close()
-    status, log = await ask(served, "GET", f"/sessions/{session.id}/log")
-    assert status == 200
+    log = await told(served, "GET", f"/sessions/{session.id}/log")
     assert log["next"] is None
     assert all(type(entry.pop("at")) is float for entry in log["entries"])
     verdict, response = (log["entries"][5].pop(name) for name in ("verdict", "response"))
@@ -260,9 +266,6 @@ async def test_a_page_costs_the_same_wherever_it_lies(serve: Any, monkeypatch: p
     assert max(costs) < 250
 
 
-# The state.
-
-
 async def test_the_state_at_any_revision_and_what_differs(served: Any) -> None:
     session = await counted(served, 4, 2)
     where = f"/sessions/{session.id}"
@@ -285,8 +288,7 @@ async def test_what_json_lacks_is_readable(serve: Any, store_url: str) -> None:
     for tag in ("x", "y"):
         assert (await session.call("note", {"day": "2024-05-02", "tag": tag})).ok
     where = f"/sessions/{session.id}"
-    status, shown = await ask(served, "GET", f"{where}/state")
-    assert status == 200
+    shown = await told(served, "GET", f"{where}/state")
     assert shown["state"] == {
         "opened": "2024-05-01T12:00:00Z",
         "total": "1.50",
@@ -300,8 +302,7 @@ async def test_what_json_lacks_is_readable(serve: Any, store_url: str) -> None:
     }
     _, log = await ask(served, "GET", f"{where}/log")
     assert [len(entry["changes"]) for entry in log["entries"]] == [0, 3, 3]
-    status, differs = await ask(served, "GET", f"{where}/diff?from=1&to=3")
-    assert status == 200
+    differs = await told(served, "GET", f"{where}/diff?from=1&to=3")
     assert differs["differences"][0]["text"] == 'tags: ["a", "b", "c"] → ["a", "b", "c", "x", "y"]'
     assert [(each["place"], each["kind"], each["after"]) for each in differs["differences"][1:]] == [
         (["days", 0], "new", ["2024-05-02", "x"]),
@@ -317,18 +318,12 @@ async def test_what_differs_between_two_sessions(served: Any) -> None:
     differs = {"from": 2, "to": 2, "with": other.id, "differences": value(7, 4)}
     assert await ask(served, "GET", path) == (200, differs)
     assert (await ask(served, "GET", f"{path}&to=1"))[1]["differences"] == value(7, 3)
-    status, refused = await ask(served, "GET", f"{path}&to=3")  # a revision that only the first has
-    assert (status, refused["error"]["code"]) == (404, "unknown_revision")
+    assert await refusal(served, "GET", f"{path}&to=3") == (404, "unknown_revision")  # that only the first has
     assert (await ask(served, "GET", f"/sessions/{session.id}/diff?from=1&with=nobody"))[0] == 410
 
 
-# Changing.
-
-
-async def test_forks_can_be_driven_with_their_tokens(served: Any) -> None:
-    session = await counted(served, 4)
-    status, made = await ask(served, "POST", f"/sessions/{session.id}/fork", {"at": 1, "n": 3})
-    assert status == 200
+async def test_forks_can_be_driven_with_their_tokens(served: Any, session: Any) -> None:
+    made = await told(served, "POST", f"/sessions/{session.id}/fork", {"at": 1, "n": 3})
     assert len({fork["id"] for fork in made["sessions"]}) == 3
     assert len({fork["token"] for fork in made["sessions"]}) == 3
     async with aiohttp.ClientSession() as client:
@@ -343,19 +338,16 @@ async def test_forks_can_be_driven_with_their_tokens(served: Any) -> None:
     assert (await ask(served, "GET", f"/sessions/{made['sessions'][0]['id']}/state"))[1]["state"] == {"value": 7}
 
 
-async def test_a_closed_or_sealed_session_can_be_forked_and_not_changed(served: Any) -> None:
-    session = await counted(served, 4)
+async def test_a_closed_or_sealed_session_can_be_forked_and_not_changed(served: Any, session: Any) -> None:
     await session.verify()
     where = f"/sessions/{session.id}"
-    status, refused = await ask(served, "POST", f"{where}/rewind", {"to": 1})
-    assert (status, refused["error"]["code"]) == (409, "session_sealed")
+    assert await refusal(served, "POST", f"{where}/rewind", {"to": 1}) == (409, "session_sealed")
     assert (await ask(served, "POST", f"{where}/fork"))[0] == 200
     status, closed = await ask(served, "POST", f"{where}/close")
     assert (status, closed["status"], closed["revision"]) == (200, "closed", 4)
     assert await ask(served, "POST", f"{where}/close") == (200, closed)
-    for action, body in (("rewind", {"to": 1}), ("checkpoint", {"name": "x"})):
-        status, refused = await ask(served, "POST", f"{where}/{action}", body)
-        assert (status, refused["error"]["code"]) == (410, "session_closed")
+    for action in ("rewind", "checkpoint"):
+        assert await refusal(served, "POST", f"{where}/{action}", ACTIONS[action]) == (410, "session_closed")
     assert (await ask(served, "POST", f"{where}/fork"))[0] == 200
 
 
@@ -363,8 +355,7 @@ async def test_forks_need_room_and_what_ends_makes_room(serve: Any, store_url: s
     served = await serve(store=store_url, max_sessions=4)
     session = await seed(served)
     await served.services.count.update()
-    status, made = await ask(served, "POST", f"/sessions/{session.id}/fork", {"n": 3})
-    assert status == 200
+    made = await told(served, "POST", f"/sessions/{session.id}/fork", {"n": 3})
     assert (await ask(served, "POST", f"/sessions/{session.id}/fork"))[0] == 503
     one, two, three = (fork["id"] for fork in made["sessions"])
     assert (await ask(served, "POST", f"/sessions/{one}/close"))[0] == 200
@@ -375,21 +366,18 @@ async def test_forks_need_room_and_what_ends_makes_room(serve: Any, store_url: s
     assert (await ask(served, "POST", f"/sessions/{three}/fork"))[0] == 503
 
 
-async def test_a_rewind_and_a_checkpoint_are_entries(served: Any) -> None:
-    session = await counted(served, 4)
+async def test_a_rewind_and_a_checkpoint_are_entries(served: Any, session: Any) -> None:
     where = f"/sessions/{session.id}"
     _, made = await ask(served, "POST", f"{where}/checkpoint", {"name": "here"})
     assert (made["name"], made["revision"]) == ("here", 3)
     assert (await ask(served, "POST", f"{where}/checkpoint", {"name": "here"}))[0] == 409
     assert (await ask(served, "POST", f"{where}/rewind", {"to": "nowhere"}))[0] == 404
-    status, made = await ask(served, "POST", f"{where}/fork", {"at": "here"})
-    assert status == 200
+    made = await told(served, "POST", f"{where}/fork", {"at": "here"})
     assert (await ask(served, "GET", where))[1]["children"] == [{"session": made["sessions"][0]["id"], "revision": 3}]
     status, rewound = await ask(served, "POST", f"{where}/rewind", {"to": 1})
     assert (status, rewound["revision"], rewound["status"]) == (200, 4, "live")
     assert session.state.value == 3
-    status, refused = await ask(served, "POST", f"{where}/rewind", {"to": 9})
-    assert (status, refused["error"]["code"]) == (404, "unknown_revision")
+    assert await refusal(served, "POST", f"{where}/rewind", {"to": 9}) == (404, "unknown_revision")
 
 
 async def test_a_deleted_session_is_gone_for_its_client_too(served: Any) -> None:
@@ -399,9 +387,8 @@ async def test_a_deleted_session_is_gone_for_its_client_too(served: Any) -> None
     assert served.services.environments["counter"].sessions.loaded(session)
     assert await ask(served, "DELETE", f"/sessions/{session}") == (200, {"deleted": session})
     assert not served.services.environments["counter"].sessions.loaded(session)
-    for tool_name in ("increment_counter", "get_counter_value"):
-        status, refused = await served.post(f"/{tool_name}", {"count": 1} if "inc" in tool_name else {})
-        assert (status, refused["error"]["code"]) == (410, "unknown_session")
+    for tool_name, arguments in (("increment_counter", {"count": 1}), ("get_counter_value", {})):
+        assert await served.refused(f"/{tool_name}", arguments) == (410, "unknown_session")
     assert (await ask(served, "DELETE", f"/sessions/{session}"))[0] == 410
     assert (await ask(served, "GET", "/sessions"))[1]["sessions"] == []
 
@@ -412,25 +399,24 @@ async def test_forks_of_a_deleted_session_stay(served: Any) -> None:
     _, made = await ask(served, "POST", f"/sessions/{session}/fork")
     fork = made["sessions"][0]["id"]
     assert (await ask(served, "DELETE", f"/sessions/{session}"))[0] == 200
-    status, refused = await served.post("/increment_counter", {"count": 1})
-    assert (status, refused["error"]["code"]) == (410, "session_expired")
-    for action, body in (("fork", {}), ("rewind", {"to": 1}), ("checkpoint", {"name": "x"}), ("close", {})):
-        status, refused = await ask(served, "POST", f"/sessions/{session}/{action}", body)
-        assert (status, refused["error"]["code"]) == (410, "session_expired")
+    assert await served.refused("/increment_counter", {"count": 1}) == (410, "session_expired")
+    for action, body in ACTIONS.items():
+        assert await refusal(served, "POST", f"/sessions/{session}/{action}", body) == (410, "session_expired")
     assert await ask(served, "GET", f"/sessions/{fork}/state") == (200, {"revision": 1, "state": {"value": 3}})
     assert (await ask(served, "GET", f"/sessions/{fork}/log"))[1]["entries"][0]["kind"] == "seed"
     assert (await ask(served, "DELETE", f"/sessions/{fork}"))[0] == 200
     assert (await ask(served, "GET", f"/sessions/{fork}"))[0] == 410
 
 
-async def test_sessions_of_environments_that_are_not_served_can_be_read_and_deleted(serve: Any, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'rooms.db'}"
-    async with open_store(url) as store:
+async def test_sessions_of_environments_that_are_not_served_can_be_read_and_deleted(
+    serve: Any, shared_url: str
+) -> None:
+    async with open_store(shared_url) as store:
         session = (await Sessions(LedgerEnvironment(), store).seed({})).id
-    served = await serve(store=url)
+    served = await serve(store=shared_url)
     for path in ("", "/state", "/log", "/diff?from=1"):
         assert (await ask(served, "GET", f"/sessions/{session}{path}"))[0] == 200
-    for action, body in (("fork", {}), ("rewind", {"to": 1}), ("checkpoint", {"name": "x"}), ("close", {})):
+    for action, body in ACTIONS.items():
         status, refused = await ask(served, "POST", f"/sessions/{session}/{action}", body)
         assert status == 409
         assert "is of ledger, which this server does not serve" in refused["error"]["message"]

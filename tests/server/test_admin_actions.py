@@ -4,46 +4,19 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, State, tool
 from stateroom.gallery import CounterEnvironment, WeatherEnvironment
 from stateroom.session import Update
-from tests.server.test_admin import ROW, ask
-
-
-class Talk(State):
-    said: list[str] = []
-    scan: bytes = b""
-
-
-class TalkEnvironment(Environment[Talk]):
-    """Talks."""
-
-    @tool(effect="external")
-    def send(self, text: str) -> str:
-        """Send a text."""
-        return text
-
-    def reply(self, state: Talk, message: str) -> str:
-        state.said.append(message)
-        return f"{message}? ({len(state.said)})"
-
-    def verify(self, state: Talk) -> float:
-        return 1.0
+from tests.environments import TallyEnvironment
+from tests.server.test_admin import ROW, LedgerEnvironment, ask, told
+from tests.server.test_reply import TalkEnvironment
 
 
 async def act(served: Any, path: str, body: Any) -> Any:
-    status, found = await ask(served, "POST", path, body)
-    assert status == 200, found
-    return found
+    return await told(served, "POST", path, body)
 
 
 async def log_of(served: Any, session: str) -> list[dict[str, Any]]:
     return (await ask(served, "GET", f"/sessions/{session}/log"))[1]["entries"]
-
-
-@pytest.fixture
-async def served(serve: Any) -> Any:
-    return await serve()
 
 
 @pytest.fixture
@@ -52,11 +25,6 @@ async def session(served: Any) -> str:
     found = await act(served, "/sessions", {"environment": "counter", "row": ROW, "owner": "ada"})
     assert (found["environment"], found["owner"], found["revision"], found["status"]) == ("counter", "ada", 1, "live")
     return f"/sessions/{found['id']}"
-
-
-async def test_a_thread_without_an_environment_is_seeded_too(served: Any) -> None:
-    made = await act(served, "/sessions", {"environment": "thread", "row": {}, "by": "ada"})
-    assert (made["environment"], (await log_of(served, made["id"]))[0]["kind"]) == ("thread", "seed")
 
 
 async def test_an_episode_is_played_by_hand(served: Any, session: str) -> None:
@@ -80,15 +48,15 @@ async def test_an_episode_is_played_by_hand(served: Any, session: str) -> None:
 
 
 async def test_the_user_answers_and_an_external_call_names_its_person(serve: Any) -> None:
-    served = await serve(TalkEnvironment())
-    found = await act(served, "/sessions", {"environment": "talk", "row": {}})
-    path = f"/sessions/{found['id']}"
-    for _ in range(2):
-        said = await act(served, f"{path}/reply", {"message": "tea", "call_id": "1", "by": "ada"})
-        assert said == {"reply": "tea? (1)", "revision": 2}
-    await act(served, f"{path}/call", {"name": "send", "arguments": {"text": "x"}, "by": "ada"})
-    entries = await log_of(served, found["id"])
-    assert [(entry["kind"], entry.get("by")) for entry in entries[1:]] == [
+    served = await serve(TalkEnvironment(), TallyEnvironment())
+    names = ("talk", "tally")
+    talk, tally = [(await act(served, "/sessions", {"environment": name, "row": {}}))["id"] for name in names]
+    tea = {"message": "tea", "call_id": "1", "by": "ada"}
+    first, again = [await act(served, f"/sessions/{talk}/reply", tea) for _ in range(2)]
+    assert (first, first["revision"], first["reply"][:14]) == (again, 2, "You said 'tea'")
+    await act(served, f"/sessions/{tally}/call", {"name": "send", "by": "ada"})
+    entries = (await log_of(served, talk))[1:] + (await log_of(served, tally))[1:]
+    assert [(entry["kind"], entry.get("by")) for entry in entries] == [
         ("call", "ada"), ("started", "ada"), ("call", "ada"),
     ]  # fmt: skip
 
@@ -160,9 +128,10 @@ async def test_every_action_names_its_person_in_the_log(served: Any) -> None:
 
 
 async def test_environments_are_listed_with_what_forms_need(serve: Any) -> None:
-    served = await serve(CounterEnvironment(), TalkEnvironment(), WeatherEnvironment(), model="reference")
+    environments = CounterEnvironment(), TalkEnvironment(), WeatherEnvironment(), LedgerEnvironment()
+    served = await serve(*environments, model="reference")
     _, found = await ask(served, "GET", "/environments")
-    counter, talk, weather = found["environments"]
+    counter, talk, weather, ledger = found["environments"]
     assert [tool["name"] for tool in counter["tools"]] == ["increment_counter", "get_counter_value"]
     assert [tool["effect"] for tool in counter["tools"]] == ["write", "read"]
     assert counter["tools"][0]["parameters"]["properties"]["count"]["type"] == "integer"
@@ -170,7 +139,7 @@ async def test_environments_are_listed_with_what_forms_need(serve: Any) -> None:
     assert {"initial_count", "expected_count"} <= counter["task_schema"]["properties"].keys()
     assert counter["examples"][0]["expected_count"] is not None
     assert (counter["model"], talk["model"], talk["replies"], talk["examples"]) == (True, False, True, [])
-    assert talk["state_schema"]["properties"]["scan"]["contentEncoding"] == "base64"
+    assert ledger["state_schema"]["properties"]["seal"]["contentEncoding"] == "base64"
     assert weather["state_schema"] is None
     status, refused = await ask(served, "POST", "/sessions", {"environment": "weather", "row": {}})
     assert (status, list(refused["error"]["fields"])) == (422, ["environment"])

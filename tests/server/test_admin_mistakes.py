@@ -1,50 +1,37 @@
 """What the admin API says to requests that it cannot answer."""
 
+import re
 from typing import Any
 
-from tests.server.test_admin import ask, seed
+from tests.server.test_admin import ACTIONS, ask, refusal, seed
+
+QUERIES = {
+    "sessions": f"limit=0 limit=1001 limit=few limit={'9' * 5000} status=sleepy order=best min_reward=much "
+    "enviroment=counter cursor= cursor=abc cursor=%FF%FE cursor=WzEsMl0= cursor=WzFlOTk5LCJhIl0= "
+    "order=reward&cursor=WzEuMCwiYSJd",
+    "sessions/ID": "at=1",
+    "sessions/ID/log": "after=-1 after=1.5 limit=0 before=0 kinds= text=",
+    "sessions/ID/log/kinds": "after=1",
+    "sessions/ID/log/stream": "after=x limit=1",
+    "sessions/ID/lineage": "limit=1",
+    "sessions/ID/state": f"at=0 at={2**64}",
+    "sessions/ID/diff": "from=x from=1&to=0",
+}
+"""Paths, and what their last parameter must not be."""
+
+FORKS: list[Any] = [{"n": 0}, {"n": 1001}, {"n": True}, {"at": ""}, {"at": 1.5}, {"at": 2**64}, {"pending": "drop"}]
+FORKS += [{"revision": 1}, {"edit": {"changes": []}}]
+"""Bodies whose only field is wrong."""
 
 MISTAKES: list[tuple[str, str, Any, str]] = [
-    ("GET", "sessions?limit=0", None, "limit"),
-    ("GET", "sessions?limit=1001", None, "limit"),
-    ("GET", "sessions?limit=few", None, "limit"),
-    ("GET", f"sessions?limit={'9' * 5000}", None, "limit"),
-    ("GET", "sessions?status=sleepy", None, "status"),
-    ("GET", "sessions?order=best", None, "order"),
-    ("GET", "sessions?order=reward&cursor=WzEuMCwiYSJd", None, "cursor"),
-    ("GET", "sessions?min_reward=much", None, "min_reward"),
-    ("GET", "sessions?enviroment=counter", None, "enviroment"),
-    ("GET", "sessions?cursor=", None, "cursor"),
-    ("GET", "sessions?cursor=abc", None, "cursor"),
-    ("GET", "sessions?cursor=%FF%FE", None, "cursor"),
-    ("GET", "sessions?cursor=WzEsMl0=", None, "cursor"),
-    ("GET", "sessions?cursor=WzFlOTk5LCJhIl0=", None, "cursor"),
-    ("GET", "sessions/ID?at=1", None, "at"),
-    ("GET", "sessions/ID/log?after=-1", None, "after"),
-    ("GET", "sessions/ID/log?after=1.5", None, "after"),
-    ("GET", "sessions/ID/log?limit=0", None, "limit"),
-    ("GET", "sessions/ID/log?before=0", None, "before"),
-    ("GET", "sessions/ID/log?kinds=", None, "kinds"),
-    ("GET", "sessions/ID/log?text=", None, "text"),
-    ("GET", "sessions/ID/log/kinds?after=1", None, "after"),
-    ("GET", "sessions/ID/log/stream?after=x", None, "after"),
-    ("GET", "sessions/ID/log/stream?limit=1", None, "limit"),
+    *(
+        ("GET", f"{path}?{query}", None, re.findall(r"(?:^|&)(\w+)=", query)[-1])
+        for path, queries in QUERIES.items()
+        for query in queries.split()
+    ),
     ("GET", "stream", None, "sessions"),
-    ("GET", "sessions/ID/lineage?limit=1", None, "limit"),
-    ("GET", "sessions/ID/state?at=0", None, "at"),
-    ("GET", f"sessions/ID/state?at={2**64}", None, "at"),
     ("GET", "sessions/ID/diff", None, "from"),
-    ("GET", "sessions/ID/diff?from=x", None, "from"),
-    ("GET", "sessions/ID/diff?from=1&to=0", None, "to"),
-    ("POST", "sessions/ID/fork", {"n": 0}, "n"),
-    ("POST", "sessions/ID/fork", {"n": 1001}, "n"),
-    ("POST", "sessions/ID/fork", {"n": True}, "n"),
-    ("POST", "sessions/ID/fork", {"at": ""}, "at"),
-    ("POST", "sessions/ID/fork", {"at": 1.5}, "at"),
-    ("POST", "sessions/ID/fork", {"pending": "drop"}, "pending"),
-    ("POST", "sessions/ID/fork", {"at": 2**64}, "at"),
-    ("POST", "sessions/ID/fork", {"revision": 1}, "revision"),
-    ("POST", "sessions/ID/fork", {"edit": {"changes": []}}, "edit"),
+    *(("POST", "sessions/ID/fork", body, next(iter(body))) for body in FORKS),
     ("POST", "sessions", {"environment": "counter"}, "row"),
     ("POST", "sessions", {"environment": "nothing", "row": {}}, "environment"),
     ("POST", "sessions/ID/call", {"name": "increment_counter", "arguments": [1]}, "arguments"),
@@ -67,8 +54,7 @@ MISTAKES: list[tuple[str, str, Any, str]] = [
 """A method, a path, a body, and the field that is wrong."""
 
 
-async def test_a_parameter_that_makes_no_sense_is_named(serve: Any) -> None:
-    served = await serve()
+async def test_a_parameter_that_makes_no_sense_is_named(served: Any) -> None:
     session = await seed(served)
     for method, path, body, field in MISTAKES:
         status, refused = await ask(served, method, f"/{path.replace('ID', session.id)}", body)
@@ -79,41 +65,28 @@ async def test_a_parameter_that_makes_no_sense_is_named(serve: Any) -> None:
     assert len(await served.services.store.heads()) == 1
 
 
-async def test_an_unknown_session_is_an_error_everywhere(serve: Any) -> None:
-    served = await serve()
+async def test_an_unknown_session_is_an_error_everywhere(served: Any) -> None:
     for method, path, body in (
-        ("GET", "", None),
-        ("GET", "/log", None),
-        ("GET", "/log/kinds", None),
-        ("GET", "/log/stream", None),
-        ("GET", "/lineage", None),
-        ("GET", "/state", None),
-        ("GET", "/state?at=1", None),
-        ("GET", "/diff?from=1", None),
-        ("POST", "/fork", {}),
+        *(("GET", path, None) for path in ("", "/log", "/log/kinds", "/log/stream", "/lineage")),
+        *(("GET", path, None) for path in ("/state", "/state?at=1", "/diff?from=1")),
+        *(("POST", f"/{action}", body) for action, body in ACTIONS.items()),
         ("POST", "/call", {"name": "increment_counter"}),
         ("POST", "/reply", {"message": "hi", "call_id": "1"}),
         ("POST", "/verify", {}),
         ("POST", "/edit", {"changes": [], "by": "ada"}),
-        ("POST", "/rewind", {"to": 1}),
-        ("POST", "/checkpoint", {"name": "x"}),
-        ("POST", "/close", {}),
         ("DELETE", "", None),
     ):
-        status, refused = await ask(served, method, f"/sessions/nobody{path}", body)
-        assert (status, refused["error"]["code"]) == (410, "unknown_session")
+        assert await refusal(served, method, f"/sessions/nobody{path}", body) == (410, "unknown_session")
 
 
-async def test_a_path_with_nothing_at_it(serve: Any) -> None:
-    served = await serve()
+async def test_a_path_with_nothing_at_it(served: Any) -> None:
     for path in ("", "/", "//", "/session", "/sessions/", "/sessions/ID/", "/sessions/ID/logs", "/sessions/ID/log/x/y"):
         status, refused = await ask(served, "GET", path)
         assert (status, refused["error"]["code"]) == (404, "not_found"), path
         assert "sessions are at /admin/sessions" in refused["error"]["message"]
 
 
-async def test_a_method_that_does_not_go_there(serve: Any) -> None:
-    served = await serve()
+async def test_a_method_that_does_not_go_there(served: Any) -> None:
     for method, path, allowed in (
         ("PUT", "/sessions", "GET, POST"),
         ("DELETE", "/sessions", "GET, POST"),

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -92,30 +91,34 @@ async def seed(served: Any) -> Any:
     return await served.services.environments["counter"].sessions.seed(ROW)
 
 
-async def test_a_growing_log_is_followed_to_its_end(serve: Any, connect: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    admin = await connect(served.url)
-    _, seeded = await served.post("/seed_session", ROW)
+@pytest.fixture
+async def session(served: Any) -> Any:
+    return await seed(served)
+
+
+async def test_a_growing_log_is_followed_to_its_end(stored: Any, connect: Any) -> None:
+    admin = await connect(stored.url)
+    _, seeded = await stored.post("/seed_session", ROW)
     session = seeded["session_id"]
     async with follow(admin, session) as stream:
         assert (await stream.entry())["kind"] == "seed"
         for count in (4, 2):
-            await served.post("/increment_counter", {"count": count})
+            await stored.post("/increment_counter", {"count": count})
             entry = await stream.entry()
             assert (entry["name"], entry["input"]) == ("increment_counter", {"count": count})
             assert texts(entry) == [f"value: {7 if count == 2 else 3} → {9 if count == 2 else 7}"]
         await admin.post(f"/admin/sessions/{session}/rewind", {"to": 1})
         assert texts(await stream.entry()) == ["value: 9 → 3"]
-        await served.post("/increment_counter", {"count": 1})
+        await stored.post("/increment_counter", {"count": 1})
         assert texts(await stream.entry()) == ["value: 3 → 4"]
-        await served.post("/close_session", {"resources_session_id": session})
+        await stored.post("/close_session", {"resources_session_id": session})
         assert (await stream.entry())["kind"] == "close"
         assert await stream.end() == {"status": "closed"}
 
 
-async def test_followers_share_what_is_read_for_them(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = await serve()
-    session = await seed(served)
+async def test_followers_share_what_is_read_for_them(
+    served: Any, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(5):
         await session.call("increment_counter", {"count": 1})
     loads, document = [], History.document
@@ -138,11 +141,10 @@ async def test_followers_share_what_is_read_for_them(serve: Any, monkeypatch: py
         await session.close()
 
 
-async def test_what_another_process_writes_is_seen(serve: Any, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'rooms.db'}"
-    served = await serve(store=url)
+async def test_what_another_process_writes_is_seen(serve: Any, shared_url: str) -> None:
+    served = await serve(store=shared_url)
     session = await seed(served)
-    async with follow(served, session.id) as stream, open_store(url) as store:
+    async with follow(served, session.id) as stream, open_store(shared_url) as store:
         assert (await stream.entry())["kind"] == "seed"
         other = await Sessions(CounterEnvironment(), store).open(session.id)
         await other.call("increment_counter", {"count": 1})
@@ -152,9 +154,7 @@ async def test_what_another_process_writes_is_seen(serve: Any, tmp_path: Path) -
         assert await stream.end() == {"status": "closed"}
 
 
-async def test_a_stream_begins_where_it_is_told_to(serve: Any) -> None:
-    served = await serve()
-    session = await seed(served)
+async def test_a_stream_begins_where_it_is_told_to(served: Any, session: Any) -> None:
     for count in (1, 2, 3):
         await session.call("increment_counter", {"count": count})
     await session.close()
@@ -175,9 +175,7 @@ async def test_a_stream_begins_where_it_is_told_to(serve: Any) -> None:
     assert (status, list(refused["error"]["fields"])) == (422, ["Last-Event-ID"])
 
 
-async def test_a_stream_from_ahead_of_the_log_waits_for_it(serve: Any) -> None:
-    served = await serve()
-    session = await seed(served)
+async def test_a_stream_from_ahead_of_the_log_waits_for_it(served: Any, session: Any) -> None:
     async with follow(served, session.id, "?after=2") as stream:
         await session.call("increment_counter", {"count": 1})
         await session.call("increment_counter", {"count": 1})
@@ -202,9 +200,7 @@ async def test_a_stream_ends_with_its_session(serve: Any, store_url: str, ends: 
         assert await stream.end() == {"status": status}
 
 
-async def test_a_stream_ends_without_a_last_word_when_the_server_stops(serve: Any) -> None:
-    served = await serve()
-    session = await seed(served)
+async def test_a_stream_ends_without_a_last_word_when_the_server_stops(served: Any, session: Any) -> None:
     async with follow(served, session.id) as stream:
         assert (await stream.entry())["kind"] == "seed"
         served.app.stopping.set()
@@ -229,9 +225,9 @@ async def test_a_silent_stream_shows_that_it_is_alive(serve: Any, monkeypatch: p
         assert lines[1] == "event: entry"
 
 
-async def test_a_store_that_is_away_for_a_while_is_waited_for(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    served = await serve()
-    session = await seed(served)
+async def test_a_store_that_is_away_for_a_while_is_waited_for(
+    served: Any, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = served.services.store
     head, asked = store.head, asyncio.Event()
 
@@ -263,9 +259,6 @@ async def test_a_log_that_cannot_be_read_ends_the_stream_with_the_reason(
         assert (await stream.end())["error"]["message"] == "a stored snapshot cannot be read"
 
 
-# Several sessions in one stream.
-
-
 async def read(opened: Stream, number: int) -> list[tuple[str, int]]:
     """The sessions and revisions of the next entries."""
     events = [await opened.next() for _ in range(number)]
@@ -273,13 +266,12 @@ async def read(opened: Stream, number: int) -> list[tuple[str, int]]:
     return [(event["data"]["session"], event["data"]["entry"]["revision"]) for event in events]
 
 
-async def test_one_stream_follows_several_sessions(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    sessions = [await served.services.environments["counter"].sessions.seed(ROW, session_id=id) for id in ("a,:%", "b")]
+async def test_one_stream_follows_several_sessions(stored: Any) -> None:
+    sessions = [await stored.services.environments["counter"].sessions.seed(ROW, session_id=id) for id in ("a,:%", "b")]
     one, other = sessions
     await other.call("increment_counter", {"count": 1})
     asked = quote(f"{quote(one.id, safe='')}:0,b:1,nobody:0", safe="")
-    async with open_stream(served, f"stream?sessions={asked}") as opened:
+    async with open_stream(stored, f"stream?sessions={asked}") as opened:
         assert await read(opened, 2) == [(one.id, 1), ("b", 2)]
         assert (await opened.next())["data"] == {"session": "nobody", "status": "deleted"}
         await one.call("increment_counter", {"count": 1})
@@ -292,9 +284,8 @@ async def test_one_stream_follows_several_sessions(serve: Any, store_url: str) -
         assert await opened.end() == {"status": "closed"}
 
 
-async def test_a_stream_continues_after_any_event_without_gap_or_duplicate(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    sessions = [await seed(served) for _ in range(3)]
+async def test_a_stream_continues_after_any_event_without_gap_or_duplicate(stored: Any) -> None:
+    sessions = [await seed(stored) for _ in range(3)]
     for session in sessions:
         for _ in range(3):
             await session.call("increment_counter", {"count": 1})
@@ -302,13 +293,13 @@ async def test_a_stream_continues_after_any_event_without_gap_or_duplicate(serve
     asked = ",".join(f"{session.id}:1" for session in sessions)
     expected = [(session.id, revision) for session in sessions for revision in range(2, 6)]
     for breaks_after in range(1, 12):
-        async with open_stream(served, f"stream?sessions={asked}") as opened:
+        async with open_stream(stored, f"stream?sessions={asked}") as opened:
             found: list[Any] = []
             while len(found) < breaks_after:
                 event = await opened.next()
                 if event["event"] == "entry":
                     found.append((event["data"]["session"], event["data"]["entry"]["revision"]))
-        async with open_stream(served, f"stream?sessions={asked}", **{"Last-Event-ID": event["id"]}) as opened:
+        async with open_stream(stored, f"stream?sessions={asked}", **{"Last-Event-ID": event["id"]}) as opened:
             while lines := await opened.lines():
                 if lines[1] == "event: entry":
                     data = json.loads(lines[2].removeprefix("data: "))
@@ -316,16 +307,13 @@ async def test_a_stream_continues_after_any_event_without_gap_or_duplicate(serve
         assert found == expected
 
 
-@pytest.mark.parametrize("wrong", ["", "a", ":1", "a:x", "a:-1", "a:1,", "*:x", f"a:{'9' * 50}", "a:\u0661"])
-async def test_sessions_that_cannot_be_followed_are_refused(serve: Any, wrong: str) -> None:
-    served = await serve()
+MANY = ",".join(f"{number}:0" for number in range(101))
+
+
+@pytest.mark.parametrize("wrong", ["", "a", ":1", "a:x", "a:-1", "a:1,", "*:x", f"a:{'9' * 50}", "a:\u0661", MANY])
+async def test_sessions_that_cannot_be_followed_are_refused(served: Any, wrong: str) -> None:
     status, refused = await served.get("/admin/stream", params={"sessions": wrong})
     assert (status, list(refused["error"]["fields"])) == (422, ["sessions"])
-    status, refused = await served.get("/admin/stream", params={"sessions": ",".join(f"{n}:0" for n in range(101))})
-    assert (status, list(refused["error"]["fields"])) == (422, ["sessions"])
-
-
-# New sessions.
 
 
 async def arrived(opened: Stream) -> str:
@@ -334,30 +322,28 @@ async def arrived(opened: Stream) -> str:
     return event["data"]["id"]
 
 
-async def test_new_sessions_arrive_and_old_ones_do_not(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    old = await seed(served)
-    async with open_stream(served, f"stream?sessions=*,{old.id}:1") as opened:
+async def test_new_sessions_arrive_and_old_ones_do_not(stored: Any) -> None:
+    old = await seed(stored)
+    async with open_stream(stored, f"stream?sessions=*,{old.id}:1") as opened:
         first = await opened.next()
         assert (first["event"], first["data"]) == ("listening", {})
-        new = [(await seed(served)).id for _ in range(3)]
+        new = [(await seed(stored)).id for _ in range(3)]
         assert [await arrived(opened) for _ in range(3)] == new
         await old.call("increment_counter", {"count": 1})
         assert {event["event"] for event in [await opened.next(), await opened.next()]} == {"entry", "changed"}
-        await served.services.store.delete(new[2])
+        await stored.services.store.delete(new[2])
         new.append((await old.fork()).id)
         assert await arrived(opened) == new[3]
-    async with open_stream(served, "stream?sessions=*", **{"Last-Event-ID": first["id"]}) as opened:
+    async with open_stream(stored, "stream?sessions=*", **{"Last-Event-ID": first["id"]}) as opened:
         events = [await opened.next() for _ in range(3)]
         assert [event["data"]["id"] for event in events] == [new[0], new[1], new[3]]
-    async with open_stream(served, "stream?sessions=*", **{"Last-Event-ID": events[1]["id"]}) as opened:
+    async with open_stream(stored, "stream?sessions=*", **{"Last-Event-ID": events[1]["id"]}) as opened:
         assert await arrived(opened) == new[3]
 
 
-async def test_changes_of_the_newest_sessions_arrive(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    session, _ = await seed(served), await seed(served)
-    async with open_stream(served, "stream?sessions=*") as opened:
+async def test_changes_of_the_newest_sessions_arrive(stored: Any) -> None:
+    session, _ = await seed(stored), await seed(stored)
+    async with open_stream(stored, "stream?sessions=*") as opened:
         assert (await opened.next())["event"] == "listening"
         told = []
         for change in (session.call("increment_counter", {"count": 2}), session.verify(), session.close()):

@@ -23,6 +23,7 @@ from tests.patience import PATIENCE
 from tests.plans import make_run
 from tests.rows import OWN, rows, without
 from tests.server.agent_models import Waits
+from tests.server.conftest import until
 from tests.servers.vllm import VLLM, by_policy, serving
 
 ROW: dict[str, Any] = {
@@ -33,7 +34,7 @@ ROW: dict[str, Any] = {
     "_ng_rollout_index": 0,
 }
 AGENTS = Path(__file__).with_name("agent_models.py")
-WAITS, FAILS = "tests.server.agent_models:Waits", "tests.server.agent_models:Fails"
+WAITS, FAILS = "tests.server.agent_models:Waits", "tests.server.thread_models:Fails"
 
 
 @pytest.fixture
@@ -41,6 +42,12 @@ def waits() -> type[Waits]:
     """The policy that waits, for one test."""
     Waits.reset()
     return Waits
+
+
+@pytest.fixture
+async def agent(serve: Any) -> Any:
+    """A server of the counter whose agent is the reference policy."""
+    return await serve(agent="reference")
 
 
 def comparable(row: dict[str, Any]) -> dict[str, Any]:
@@ -58,14 +65,6 @@ async def ran(served: Any, row: dict[str, Any], path: str = "/run", **headers: s
         assert reply.status == 200, told
         assert "set-cookie" not in reply.headers  # nobody else acts in the session
         return told
-
-
-async def refused(served: Any, path: str, body: Any, **headers: str) -> tuple[int, str]:
-    status, reply = await served.post(path, body, headers=headers)
-    return status, reply["error"]["code"]
-
-
-# Episodes.
 
 
 @pytest.mark.parametrize("policy", ["reference", "noisy"])
@@ -93,18 +92,16 @@ async def test_tokens_come_with_whole_prompts(serve: Any) -> None:
     assert [step.answer for step in sequences(reply)[0].steps] == [0, 1, 2, 3]
 
 
-async def test_gym_s_own_fields_stay_in_the_row_and_set_the_model_s_parameters(serve: Any) -> None:
-    served = await serve(agent="reference")
+async def test_gym_s_own_fields_stay_in_the_row_and_set_the_model_s_parameters(agent: Any) -> None:
     named = {"agent_ref": {"type": "responses_api_agents", "name": "counter_agent"}, "task_source": {"a": 1}}
-    reply = await ran(served, {**ROW, **named})
+    reply = await ran(agent, {**ROW, **named})
     assert {name: reply[name] for name in named} == named
     assert (reply["reward"], reply["_ng_task_index"], reply["_ng_rollout_index"]) == (1.0, 0, 0)
 
 
-async def test_rows_without_indices_have_random_seeds(serve: Any) -> None:
-    served = await serve(agent="reference")
+async def test_rows_without_indices_have_random_seeds(agent: Any) -> None:
     row = {name: value for name, value in ROW.items() if not name.startswith("_ng")}
-    first, second = await ran(served, row), await ran(served, row)
+    first, second = await ran(agent, row), await ran(agent, row)
     assert first["response"]["id"] != second["response"]["id"]
     assert not [name for name in first if name.startswith("_ng")]
 
@@ -119,12 +116,11 @@ async def test_an_episode_that_fails_is_told_as_gym_s_collection_expects_it(serv
     assert (again["_ng_failure_class"], again["_ng_failure_terminal"]) == ("model", True)
 
 
-async def test_episodes_are_closed_and_leave_no_live_session(serve: Any) -> None:
-    served = await serve(agent="reference")
-    await ran(served, ROW)
-    await ran(served, ROW, **{"Idempotency-Key": "one"})
-    assert served.services.count.live == 0
-    status, told = await served.get("/admin/sessions?status=closed")
+async def test_episodes_are_closed_and_leave_no_live_session(agent: Any) -> None:
+    await ran(agent, ROW)
+    await ran(agent, ROW, **{"Idempotency-Key": "one"})
+    assert agent.services.count.live == 0
+    status, told = await agent.get("/admin/sessions?status=closed")
     assert (status, len(told["sessions"])) == (200, 2)
 
 
@@ -139,10 +135,7 @@ async def test_an_episode_that_waits_for_a_person_goes_on_when_it_is_sent_again(
     assert (await ran(served, row, **key))["reward"] == 5.0
 
 
-# Ids.
-
-
-@pytest.mark.parametrize("how", ["header", "path", "row"])
+@pytest.mark.parametrize("how", ["header", "path", "row", "attempt"])
 async def test_a_request_that_is_sent_again_gets_the_same_episode(serve: Any, store_url: str, how: str) -> None:
     served = await serve(store=store_url, agent="noisy")
 
@@ -152,25 +145,19 @@ async def test_a_request_that_is_sent_again_gets_the_same_episode(serve: Any, st
                 return await ran(served, ROW, **{"Idempotency-Key": episode})
             case "path":
                 return await ran(served, ROW, f"/ng-rollout/{episode}/run")
-        return await ran(served, {**ROW, "_ng_rollout_id": episode})
+            case "row":
+                return await ran(served, {**ROW, "_ng_rollout_id": episode})
+        return await ran(served, {**ROW, "_ng_rollout_id": "a", "_ng_attempt_index": int(episode[-1])})
 
     first, again, other = await send("a.1"), await send("a.1"), await send("a.2")
     assert again["_stateroom_session"] == first["_stateroom_session"] != other["_stateroom_session"]
     assert comparable(again) == comparable(first)
 
 
-async def test_another_attempt_at_a_rollout_is_another_episode(serve: Any) -> None:
-    served = await serve(agent="reference")
-    row = {**ROW, "_ng_rollout_id": "a"}
-    sessions = [(await ran(served, {**row, "_ng_attempt_index": attempt}))["_stateroom_session"] for attempt in (0, 1)]
-    assert len(set(sessions)) == 2
-
-
-async def test_an_id_belongs_to_one_task(serve: Any) -> None:
-    served = await serve(agent="reference")
-    await ran(served, ROW, **{"Idempotency-Key": "one"})
+async def test_an_id_belongs_to_one_task(agent: Any) -> None:
+    await ran(agent, ROW, **{"Idempotency-Key": "one"})
     other = {**ROW, "expected_count": 10}
-    assert await refused(served, "/run", other, **{"Idempotency-Key": "one"}) == (409, "conflict")
+    assert await agent.refused("/run", other, headers={"Idempotency-Key": "one"}) == (409, "conflict")
 
 
 async def test_two_requests_with_one_id_are_one_episode(serve: Any, store_url: str, waits: type[Waits]) -> None:
@@ -195,11 +182,8 @@ async def test_a_stateless_episode_with_an_id_asks_its_model_once(serve: Any) ->
     assert again["_stateroom_times"]["model"] == first["_stateroom_times"]["model"]  # recorded
 
 
-# Clients that leave.
-
-
 async def test_an_agent_stops_when_its_client_disconnects_and_goes_on_with_the_next(
-    serve: Any, store_url: str, waits: type[Waits], until: Any
+    serve: Any, store_url: str, waits: type[Waits]
 ) -> None:
     served = await serve(store=store_url, agent=WAITS)
     left = asyncio.create_task(ran(served, ROW, **{"Idempotency-Key": "one"}))
@@ -213,7 +197,7 @@ async def test_an_agent_stops_when_its_client_disconnects_and_goes_on_with_the_n
     assert waits.asked == {0: 1, 1: 2, 2: 1, 3: 1}  # what was committed stays
 
 
-async def test_an_episode_without_an_id_ends_with_its_client(serve: Any, waits: type[Waits], until: Any) -> None:
+async def test_an_episode_without_an_id_ends_with_its_client(serve: Any, waits: type[Waits]) -> None:
     served = await serve(agent=WAITS)
     left = asyncio.create_task(ran(served, ROW))
     await waits.arrived.acquire()
@@ -222,21 +206,18 @@ async def test_an_episode_without_an_id_ends_with_its_client(serve: Any, waits: 
     assert served.services.count.live == 0
 
 
-# Many, and for long.
-
-
 async def test_agents_leave_room_for_other_requests(serve: Any, waits: type[Waits]) -> None:
     served = await serve(agent=WAITS, max_calls=4)
     running = [asyncio.create_task(ran(served, ROW)) for _ in range(3)]
     for _ in running:
         await waits.arrived.acquire()
-    assert await refused(served, "/run", ROW) == (503, "busy")
+    assert await served.refused("/run", ROW) == (503, "busy")
     assert (await served.post("/seed_session", ROW))[0] == 200
     waits.gate.set()
     assert [reply["reward"] for reply in await asyncio.gather(*running)] == [1.0] * 3
 
 
-async def test_a_session_does_not_expire_while_its_agent_works(serve: Any, waits: type[Waits], until: Any) -> None:
+async def test_a_session_does_not_expire_while_its_agent_works(serve: Any, waits: type[Waits]) -> None:
     served = await serve(agent=WAITS, ttl=0.4)
     running = asyncio.create_task(ran(served, ROW))
     await waits.arrived.acquire()
@@ -246,49 +227,40 @@ async def test_a_session_does_not_expire_while_its_agent_works(serve: Any, waits
     assert (await running)["reward"] == 1.0
 
 
-# A turn in a session.
-
-
-async def test_a_turn_acts_in_the_client_s_session(serve: Any) -> None:
-    served = await serve(agent="reference")
-    await served.post("/seed_session", ROW)
-    async with served.client.post(f"{served.url}/v1/responses", json=ROW["responses_create_params"]) as reply:
+async def test_a_turn_acts_in_the_client_s_session(agent: Any) -> None:
+    await agent.post("/seed_session", ROW)
+    async with agent.client.post(f"{agent.url}/v1/responses", json=ROW["responses_create_params"]) as reply:
         response = await reply.json()
         assert (reply.status, "set-cookie" in reply.headers) == (200, True), response
     kinds = [item["type"] for item in response["output"]]
     assert kinds == ["function_call", "function_call_output"] * 3 + ["message"]
     assert len({item["id"] for item in response["output"]}) == len(kinds)
     assert (response["object"], response["status"], response["model"]) == ("response", "completed", "reference")
-    assert (await served.post("/get_counter_value"))[1] == {"count": 9}
-    assert (await served.post("/verify", {**ROW, "response": response}))[1]["reward"] == 1.0
+    assert (await agent.post("/get_counter_value"))[1] == {"count": 9}
+    assert (await agent.post("/verify", {**ROW, "response": response}))[1]["reward"] == 1.0
 
 
-async def test_each_turn_makes_its_own_calls_and_one_that_is_sent_again_makes_none(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url, agent="reference")
+async def test_each_turn_makes_its_own_calls_and_one_that_is_sent_again_makes_none(
+    serve: Any, store_url: str, waits: type[Waits]
+) -> None:
+    served = await serve(store=store_url, agent=WAITS)
+    waits.gate.set()
     await served.post("/seed_session", ROW)
     for _ in range(2):
         assert (await served.post("/v1/responses", {"input": "add 4"}))[0] == 200
     assert (await served.post("/get_counter_value"))[1] == {"count": 11}
-    key = {"headers": {"Idempotency-Key": "one"}}
+    key, asked = {"headers": {"Idempotency-Key": "one"}}, waits.asked.copy()
     first, again = [await served.post("/v1/responses", {"input": "add 4"}, **key) for _ in range(2)]
     assert first[0] == 200
     assert again == first
+    assert waits.asked - asked == {0: 1, 1: 1, 2: 1}  # by the first
     assert (await served.post("/get_counter_value"))[1] == {"count": 15}
-    assert await refused(served, "/v1/responses", {"input": "add 5"}, **{"Idempotency-Key": "one"}) == (409, "conflict")
-
-
-async def test_a_turn_that_is_sent_again_does_not_ask_its_model_again(serve: Any, waits: type[Waits]) -> None:
-    served = await serve(agent=WAITS)
-    waits.gate.set()
-    await served.post("/seed_session", ROW)
-    for _ in range(2):
-        assert (await served.post("/v1/responses", {"input": "add 4"}, headers={"Idempotency-Key": "one"}))[0] == 200
-    assert waits.asked == {0: 1, 1: 1, 2: 1}
+    assert await served.refused("/v1/responses", {"input": "add 5"}, **key) == (409, "conflict")
 
 
 async def test_a_turn_without_a_session_needs_an_environment_without_a_state(serve: Any) -> None:
     served = await serve(CounterEnvironment(), WeatherEnvironment(), agent="reference")
-    assert await refused(served, "/counter/v1/responses", {"input": "add 4"}) == (401, "unauthorized")
+    assert await served.refused("/counter/v1/responses", {"input": "add 4"}) == (401, "unauthorized")
     row = generate_tasks(WeatherEnvironment, 1, seed=1)[0]
     status, response = await served.post("/weather/v1/responses", row["responses_create_params"])
     assert (status, response["output"][-1]["type"]) == (200, "message")
@@ -297,62 +269,53 @@ async def test_a_turn_without_a_session_needs_an_environment_without_a_state(ser
 @pytest.mark.parametrize(
     "body", [{}, {"input": [1]}, {"input": "add 4", "tools": [1]}, {"input": "add 4", "stream": True}]
 )
-async def test_a_turn_refuses_what_it_cannot_read(serve: Any, body: dict[str, Any]) -> None:
-    served = await serve(agent="reference")
-    await served.post("/seed_session", ROW)
-    assert await refused(served, "/v1/responses", body) == (422, "invalid_arguments")
+async def test_a_turn_refuses_what_it_cannot_read(agent: Any, body: dict[str, Any]) -> None:
+    await agent.post("/seed_session", ROW)
+    assert await agent.refused("/v1/responses", body) == (422, "invalid_arguments")
 
 
 async def test_a_turn_tells_that_its_model_failed(serve: Any) -> None:
     served = await serve(agent=FAILS)
     await served.post("/seed_session", ROW)
     for _ in range(2):
-        failed = await refused(served, "/v1/responses", {"input": "add 4"}, **{"Idempotency-Key": "one"})
+        failed = await served.refused("/v1/responses", {"input": "add 4"}, headers={"Idempotency-Key": "one"})
         assert failed == (502, "model_failed")
 
 
-# Who may run episodes.
-
-
-async def test_a_session_s_client_cannot_run_an_episode(serve: Any) -> None:
+async def test_a_session_s_client_cannot_run_an_episode(agent: Any) -> None:
     """A model's calls have its session's cookie, and it may make up a tool named run."""
-    served = await serve(agent="reference")
-    await served.post("/seed_session", ROW)
-    assert await refused(served, "/run", ROW) == (409, "conflict")
+    await agent.post("/seed_session", ROW)
+    assert await agent.refused("/run", ROW) == (409, "conflict")
 
 
 async def test_episodes_need_an_api_key_and_count_as_sessions(serve: Any) -> None:
     key = Key("ann", sha256(b"ann's key").hexdigest(), sessions=1)
     served = await serve(agent="reference", keys=(key,))
-    assert await refused(served, "/run", ROW) == (401, "unauthorized")
+    assert await served.refused("/run", ROW) == (401, "unauthorized")
     hers = {"authorization": "Bearer ann's key", "Idempotency-Key": "one"}
     for _ in range(2):  # again, it is no new session
         assert (await ran(served, ROW, **hers))["reward"] == 1.0
-    assert await refused(served, "/run", ROW, authorization="Bearer ann's key") == (429, "rate_limited")
+    assert await served.refused("/run", ROW, headers={"authorization": "Bearer ann's key"}) == (429, "rate_limited")
 
 
 @pytest.mark.parametrize(
-    "row",
-    [{}, {**ROW, "responses_create_params": 1}, {**ROW, "responses_create_params": {"input": 1}}],
-    ids=["no task", "no parameters", "no input"],
+    ("agent", "row"),
+    [
+        ("reference", {}),
+        ("reference", {**ROW, "responses_create_params": 1}),
+        ("reference", {**ROW, "responses_create_params": {"input": 1}}),
+        ("gold", ROW),
+    ],
+    ids=["no task", "no parameters", "no input", "none of the model's"],
 )
-async def test_a_row_that_is_no_task_is_refused(serve: Any, row: dict[str, Any]) -> None:
-    served = await serve(agent="reference")
-    assert await refused(served, "/run", row) == (422, "invalid_task")
-
-
-async def test_a_model_that_cannot_do_a_task_says_so_first(serve: Any) -> None:
-    served = await serve(agent="gold")
-    assert await refused(served, "/run", ROW) == (422, "invalid_task")
+async def test_a_row_that_is_no_task_for_the_agent_is_refused(serve: Any, agent: str, row: dict[str, Any]) -> None:
+    served = await serve(agent=agent)
+    assert await served.refused("/run", row) == (422, "invalid_task")
     assert served.services.count.live == 0
 
 
-# Where it is.
-
-
-async def test_there_is_no_agent_unless_one_is_named(serve: Any) -> None:
-    served = await serve()
-    assert await refused(served, "/run", ROW) == (404, "unknown_tool")
+async def test_there_is_no_agent_unless_one_is_named(served: Any) -> None:
+    assert await served.refused("/run", ROW) == (404, "unknown_tool")
     assert "/run" not in (await served.get("/openapi.json"))[1]["paths"]
 
 
@@ -365,11 +328,8 @@ async def test_several_environments_have_an_agent_each(serve: Any) -> None:
     assert {"/counter/run", "/counter/v1/responses", "/weather/run", "/weather/v1/responses"} <= {*paths}
 
 
-# Workers that die.
-
-
 @pytest.mark.more("time")
-async def test_no_reward_changes_when_a_worker_is_killed(launch: Any, until: Any, tmp_path: Path) -> None:
+async def test_no_reward_changes_when_a_worker_is_killed(launch: Any, tmp_path: Path) -> None:
     """Sixteen episodes on two workers; one is killed when all are under way, and the clients send again."""
     options = ("--store", "sqlite:///rooms.db", "--agent", f"{AGENTS}:WaitsForFile", "--workers", "2")
     command = await asyncio.to_thread(launch, "counter", *options, STATEROOM_TEST_FOLDER=str(tmp_path))

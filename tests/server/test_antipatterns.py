@@ -1,7 +1,6 @@
 """The mistakes that servers of environments make, over the wire: none is possible, or each is answered in words."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from stateroom import Environment, State, tool
 from stateroom.gallery import CounterEnvironment
 from tests.antipatterns.bill import SPOILT, BillEnvironment, Spoil, spoilt
 from tests.antipatterns.walking import changes, memory, modules, unjustified
+from tests.environments import TallyEnvironment
 
 ROW = {"initial_count": 3, "expected_count": 9}
 
@@ -21,9 +21,6 @@ class Tab(State):
 class CafeEnvironment(Environment[Tab]):
     """Serves coffee, and is careless."""
 
-    def __init__(self) -> None:
-        self.served = 0
-
     @tool
     async def order(self, state: Tab) -> int:
         """Order a coffee, and dawdle between the look and the change."""
@@ -32,29 +29,21 @@ class CafeEnvironment(Environment[Tab]):
         state.coffees = before + 1
         return state.coffees
 
-    @tool
-    def count(self, state: Tab) -> int:
-        """Count on the server."""
-        state.coffees += 1
-        self.served += 1
-        return self.served
-
     def verify(self, state: Tab) -> float:
         return float(state.coffees)
 
 
 async def test_a_count_on_the_server_itself_is_told_of_in_its_log(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
-    served = await serve(CafeEnvironment())
+    served = await serve(TallyEnvironment())
     await served.post("/seed_session")
-    assert await served.post("/count") == (200, 1)
-    assert "CafeEnvironment.served was set while the environment is in use" in caplog.text
+    assert await served.post("/add") == (200, 1)
+    assert "TallyEnvironment.runs was set while the environment is in use" in caplog.text
 
 
 async def test_requests_at_once_lose_nothing_whichever_server_they_come_to(
-    serve: Any, connect: Any, tmp_path: Path
+    serve: Any, connect: Any, shared_url: str
 ) -> None:
-    store = f"sqlite:///{tmp_path / 'rooms.db'}"
-    one, other = await serve(CafeEnvironment(), store=store), await serve(CafeEnvironment(), store=store)
+    one, other = await serve(CafeEnvironment(), store=shared_url), await serve(CafeEnvironment(), store=shared_url)
     await one.post("/seed_session")
     same = await connect(other.url, like=one)
     replies = await asyncio.gather(*(client.post("/order") for client in (one, same) for _ in range(8)))

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from stateroom import Sessions, open_store
 from stateroom.gallery import CounterEnvironment
-from stateroom.model import ModelSource
+from stateroom.model import Model, ModelSource
 from stateroom.server import Limits, ModelApplication
 from tests.patience import PATIENCE
 from tests.server.conftest import running
@@ -47,9 +48,6 @@ def texts(client: openai.OpenAI, conversation: str, **options: Any) -> list[str]
     return [item.content[0].text for item in items]
 
 
-# Conversations.
-
-
 def test_a_conversation_is_created_shown_updated_and_deleted(client: openai.OpenAI) -> None:
     made = client.conversations.create(metadata={"topic": "ships"})
     assert (made.object, made.metadata, made.id[:5]) == ("conversation", {"topic": "ships"}, "conv_")
@@ -63,17 +61,11 @@ def test_a_conversation_is_created_shown_updated_and_deleted(client: openai.Open
         client.conversations.retrieve(made.id)
 
 
-def test_what_is_to_be_stored_is_stored_in_a_conversation(client: openai.OpenAI, served: Served) -> None:
-    made = client.conversations.create()
-    client.responses.create(model=served.name, input="one", conversation=made.id, store=True)
-    assert "one" in texts(client, made.id)
-
-
 def test_the_model_answers_in_a_conversation_and_only_what_is_new_is_sent(
     client: openai.OpenAI, served: Served
 ) -> None:
     made = client.conversations.create(items=[{"role": "system", "content": "Be brief."}])
-    first = client.responses.create(model=served.name, input="hello", conversation=made.id)
+    first = client.responses.create(model=served.name, input="hello", conversation=made.id, store=True)
     assert (first.output_text, first.conversation and first.conversation.id) == ("2: hello", made.id)
     second = client.responses.create(model=served.name, input=[HELLO], conversation={"id": made.id})
     assert second.output_text == "4: hello"
@@ -127,9 +119,6 @@ def test_a_client_carries_out_tool_calls_over_several_requests(tmp_path: Path) -
         assert kinds == ["message", *["function_call", "function_call_output"] * 3, "message"]
 
 
-# Items.
-
-
 def test_items_come_in_pages_in_either_order(client: openai.OpenAI) -> None:
     made = client.conversations.create()
     for number in range(0, 24, 4):
@@ -155,9 +144,6 @@ def test_a_deleted_item_is_shown_to_nobody(client: openai.OpenAI, served: Served
         with pytest.raises(openai.NotFoundError, match="no item"):
             work(secret, conversation_id=made.id)
     assert client.responses.create(model=served.name, conversation=made.id).output_text == "1: hello"
-
-
-# Errors.
 
 
 def test_an_unknown_conversation_is_an_error_in_openais_format(client: openai.OpenAI, served: Served) -> None:
@@ -198,16 +184,20 @@ def test_what_is_wrong_is_told_by_its_field(client: openai.OpenAI, served: Serve
     assert texts(client, made.id) == []
 
 
-# Several at once, and others that come later.
-
-
-async def test_two_conversations_at_once_and_one_request_in_each() -> None:
-    gate = Waiting()
-    app = ModelApplication(ModelSource("m", lambda seed: gate), Limits())
+@asynccontextmanager
+async def talking(model: Model, **options: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    """A client of a model that is served in this process, as `m`."""
+    app = ModelApplication(ModelSource("m", lambda seed: model), Limits(), **options)
     async with (
         running(app) as served,
         openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client,
     ):
+        yield client
+
+
+async def test_two_conversations_at_once_and_one_request_in_each() -> None:
+    gate = Waiting()
+    async with talking(gate) as client:
         one, two = [await client.conversations.create() for _ in range(2)]
 
         def ask(conversation: str) -> Any:
@@ -230,29 +220,23 @@ async def test_two_conversations_at_once_and_one_request_in_each() -> None:
 
 
 async def test_a_failed_answer_leaves_the_conversation_as_it_was() -> None:
-    app = ModelApplication(ModelSource("m", lambda seed: Failing(ValueError("no"))), Limits())
-    async with (
-        running(app) as served,
-        openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client,
-    ):
+    async with talking(Failing(ValueError("no"))) as client:
         made = await client.conversations.create(items=[HELLO])
         with pytest.raises(openai.InternalServerError):
             await client.responses.create(model="m", input="x", conversation=made.id)
         assert [item.type async for item in await client.conversations.items.list(made.id)] == ["message"]
 
 
-async def test_a_session_that_is_no_conversation_is_unknown(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'rooms.db'}"
-    async with open_store(url) as store:
+async def test_a_session_that_is_no_conversation_is_unknown(shared_url: str) -> None:
+    async with open_store(shared_url) as store:
         other = await Sessions(CounterEnvironment(), store).seed({"initial_count": 0, "expected_count": 1})
-    app = ModelApplication(ModelSource("m", lambda seed: Failing(ValueError("no"))), Limits(), store=url)
-    async with running(app) as served, openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none") as client:
+    async with talking(Failing(ValueError("no")), store=shared_url) as client:
         with pytest.raises(openai.NotFoundError):
             await client.conversations.retrieve(f"conv_{other.id}")
 
 
-def test_a_conversation_goes_on_after_a_restart(tmp_path: Path) -> None:
-    store = ("--store", f"sqlite:///{tmp_path / 'rooms.db'}")
+def test_a_conversation_goes_on_after_a_restart(tmp_path: Path, shared_url: str) -> None:
+    store = ("--store", shared_url)
     with serving(ECHO, tmp_path, *store) as served, openai.OpenAI(base_url=served.url, api_key="x") as client:
         made = client.conversations.create(metadata={"topic": "ships"})
         answer = client.responses.create(model=served.name, input="hello", conversation=made.id)

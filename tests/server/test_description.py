@@ -176,8 +176,7 @@ class TestDocument:
         assert document["info"]["description"].startswith("Increment a counter and report its value.")
         assert "/admin" in document["info"]["description"]
 
-    async def test_admin_endpoints_are_for_the_operator_and_answer_as_described(self, serve: Any) -> None:
-        served = await serve()
+    async def test_admin_endpoints_are_for_the_operator_and_answer_as_described(self, served: Any) -> None:
         document = await document_of(served)
         session = await served.services.environments["counter"].sessions.seed({"initial_count": 3, "expected_count": 5})
         await session.call("increment_counter", {"count": 1})
@@ -249,8 +248,7 @@ class TestDocument:
         assert row in body_of(document["paths"]["/verify"]["post"])["allOf"]
         assert body_of(document["paths"]["/reset"]["post"]) == row
 
-    async def test_of_errors(self, serve: Any) -> None:
-        served = await serve()
+    async def test_of_errors(self, served: Any) -> None:
         document = await document_of(served)
         error = document["components"]["responses"]["error_422"]
         assert error["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/stateroom.ErrorBody"}
@@ -281,8 +279,7 @@ class TestDocument:
 class TestPage:
     """The page in a browser is in `tests/studio/test_docs_page.py`."""
 
-    async def test_loads_what_the_server_has_and_nothing_else(self, serve: Any) -> None:
-        served = await serve()
+    async def test_loads_what_the_server_has_and_nothing_else(self, served: Any) -> None:
         files = {"docs/swagger-ui.css": "text/css", "docs/swagger-ui-bundle.js": "text/javascript"}
         files |= {"docs/start.js": "text/javascript"}
         async with served.client.get(f"{served.url}/docs") as reply:
@@ -297,8 +294,7 @@ class TestPage:
                 assert reply.headers["x-content-type-options"] == "nosniff"
 
     @pytest.mark.parametrize("name", ["nothing", "__init__.py", "..%2F__init__.py", "%2e%2e/__init__.py", ""])
-    async def test_has_no_other_files(self, serve: Any, name: str) -> None:
-        served = await serve()
+    async def test_has_no_other_files(self, served: Any, name: str) -> None:
         assert (await served.get(f"/docs/{name}"))[0] == 404
 
     async def test_says_what_to_install(self, serve: Any, monkeypatch: Any) -> None:

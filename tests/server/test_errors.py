@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import sys
 from typing import Any
 
 import pytest
@@ -47,9 +46,6 @@ async def replies(serve: Any) -> Replies:
     made = Replies(await serve())
     await made.seed()
     return made
-
-
-# What is no request.
 
 
 def nested(levels: int) -> bytes:
@@ -109,14 +105,14 @@ async def test_numbers_of_any_size_are_kept_exactly(replies: Replies) -> None:
     body = b'{"count": %s}' % str(large).encode()
     async with replies.served.client.post(f"{replies.served.url}/increment_counter", data=body) as reply:
         assert reply.status == 200
-    async with replies.served.client.post(f"{replies.served.url}/get_counter_value") as reply:
+    async with replies.served.client.post(f"{replies.served.url}/get_counter_value") as reply:  # it needs no body
         assert await reply.text() == f'{{"count":{large + 3}}}'
 
 
-async def test_rows_that_cannot_be_seeded(serve: Any) -> None:
-    served = await serve()
+async def test_rows_that_cannot_be_seeded(served: Any) -> None:
     for row, message in [
         ({}, "initial_count: Field required; expected_count: Field required"),
+        ({"expected_count": 5}, "initial_count: Field required"),
         ({**ROW, "initial_count": "x"}, "initial_count: Input should be a valid integer"),
         ({**ROW, "responses_create_params": []}, "responses_create_params: Input should be a valid dictionary"),
         ({**ROW, "deep": json.loads(nested(300))}, "the task is not JSON"),
@@ -178,9 +174,6 @@ async def test_rows_that_cannot_be_aggregated(replies: Replies) -> None:
     assert (await replies.served.post("/aggregate_metrics", {"verify_responses": []}))[0] == 200
 
 
-# What is not there.
-
-
 async def test_methods_that_a_path_does_not_have(replies: Replies) -> None:
     for path, allowed in [
         ("/increment_counter", "POST"),
@@ -217,9 +210,6 @@ async def test_paths_that_are_not_there(replies: Replies) -> None:
     assert len(error["message"]) < 400
 
 
-# What an author did not mean to happen.
-
-
 class Broken(State):
     value: int = 0
 
@@ -232,22 +222,21 @@ class OwnError(BaseException):
     """An author's own, past all that catches an `Exception`."""
 
 
+WRONG: dict[str, BaseException | type[BaseException]] = {
+    "raise": KeyError("a detail that is nobody's business"),
+    "exit": SystemExit(3),
+    "cancel": asyncio.CancelledError,
+    "interrupt": KeyboardInterrupt,
+    "close": GeneratorExit,
+    "own": OwnError,
+}
+
+
 def go_wrong(how: str) -> Any:
-    match how:
-        case "raise":
-            raise KeyError("a detail that is nobody's business")
-        case "exit":
-            sys.exit(3)
-        case "cancel":
-            raise asyncio.CancelledError
-        case "interrupt":
-            raise KeyboardInterrupt
-        case "close":
-            raise GeneratorExit
-        case "own":
-            raise OwnError
-        case "say":
-            raise ToolError("not on a Sunday")
+    if how == "say":
+        raise ToolError("not on a Sunday")
+    if how in WRONG:
+        raise WRONG[how]
     return object()
 
 
@@ -280,13 +269,9 @@ class BrokenEnvironment(Environment[Broken, BrokenTask]):
 async def test_a_tool_that_fails_changes_nothing_and_says_little(serve: Any) -> None:
     replies = Replies(await serve(BrokenEnvironment()))
     await replies.seed({})
+    kinds = ("KeyError", "SystemExit", "CancelledError", "KeyboardInterrupt", "GeneratorExit", "OwnError")
     for how, status, code, message in [
-        ("raise", 500, "tool_failed", "fail failed: unexpected KeyError"),
-        ("exit", 500, "tool_failed", "fail failed: unexpected SystemExit"),
-        ("cancel", 500, "tool_failed", "fail failed: unexpected CancelledError"),
-        ("interrupt", 500, "tool_failed", "fail failed: unexpected KeyboardInterrupt"),
-        ("close", 500, "tool_failed", "fail failed: unexpected GeneratorExit"),
-        ("own", 500, "tool_failed", "fail failed: unexpected OwnError"),
+        *((how, 500, "tool_failed", f"fail failed: unexpected {kind}") for how, kind in zip(WRONG, kinds, strict=True)),
         ("say", 400, "tool_error", "not on a Sunday"),
         ("other", 500, "tool_failed", "fail failed: what it returned cannot be written as JSON"),
     ]:
@@ -299,7 +284,7 @@ async def test_a_tool_that_fails_changes_nothing_and_says_little(serve: Any) -> 
 async def test_a_verifier_that_fails_gives_no_verdict(serve: Any) -> None:
     replies = Replies(await serve(BrokenEnvironment()))
     await replies.seed({})
-    for how in ("raise", "exit", "cancel", "interrupt", "close", "own"):
+    for how in WRONG:
         status, error = await replies.error("/verify", json={"response": {"how": how}})
         assert (status, error["code"]) == (500, "environment_error")
         assert re.fullmatch(r"verify failed: unexpected \w+", error["message"])
@@ -309,19 +294,13 @@ async def test_a_verifier_that_fails_gives_no_verdict(serve: Any) -> None:
 
 async def test_a_seed_that_fails_makes_no_session(serve: Any) -> None:
     served = await serve(BrokenEnvironment())
-    for how in ("raise", "exit", "cancel", "interrupt", "close", "own", "other"):
+    for how in (*WRONG, "other"):
         status, refused = await served.post("/seed_session", {"how": how})
         assert (status, refused["error"]["code"]) == (500, "environment_error")
         assert not UNFIT.search(refused["error"]["message"])
         assert "nobody's business" not in str(refused)
-    assert (len(served.client.cookie_jar), await served.services.store.heads(), served.services.count.live) == (
-        0,
-        [],
-        0,
-    )
-
-
-# Sessions that are no longer there.
+    assert (len(served.client.cookie_jar), await served.services.store.heads()) == (0, [])
+    assert served.services.count.live == 0
 
 
 async def test_sessions_that_are_gone(serve: Any) -> None:
@@ -329,21 +308,20 @@ async def test_sessions_that_are_gone(serve: Any) -> None:
     replies = Replies(await serve(CounterEnvironment(), ttl=60, now=lambda: now))
     served = replies.served
     paths = [("/increment_counter", {"count": 1}), ("/get_counter_value", {}), ("/verify", {"response": {}})]
+
+    async def codes() -> set[tuple[int, str]]:
+        errors = [await replies.error(path, json=body) for path, body in paths]
+        return {(status, error["code"]) for status, error in errors}
+
     await replies.seed()
     [head] = await served.services.store.heads()
     await served.post("/close_session", {"resources_session_id": head.id})
-    for path, body in paths:
-        status, error = await replies.error(path, json=body)
-        assert (status, error["code"]) == (410, "session_closed")
+    assert await codes() == {(410, "session_closed")}
     await replies.seed()
     now += 61
-    for path, body in paths:
-        status, error = await replies.error(path, json=body)
-        assert (status, error["code"]) == (410, "session_expired")
+    assert await codes() == {(410, "session_expired")}
     await served.services.environments["counter"].sessions.sweep()
-    for path, body in paths:
-        status, error = await replies.error(path, json=body)
-        assert (status, error["code"]) == (410, "unknown_session")
+    assert await codes() == {(410, "unknown_session")}
 
 
 async def test_a_server_error_of_our_own_is_told_and_logged(

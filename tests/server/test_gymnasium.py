@@ -1,7 +1,6 @@
 """The Gymnasium-style endpoints: reset, step and close."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,42 +35,33 @@ async def test_an_episode(serve: Any, store_url: str) -> None:
         f"{prefix}/step", made(("increment_counter", {"count": 4}), ("get_counter_value", {}))
     )
     outputs = [{"call_id": "c0", "output": '{"success":true}'}, {"call_id": "c1", "output": '{"count":7}'}]
-    ongoing = {"observation": None, "reward": 0.0, "terminated": False, "truncated": False}
+    ongoing: Any = {"observation": None, "reward": 0.0, "terminated": False, "truncated": False}
     assert (status, stepped) == (200, {**ongoing, "info": {"tool_outputs": outputs}})
     await served.post(f"{prefix}/step", made(("increment_counter", {"count": 2})))
-    over: Any = {
-        "observation": None,
-        "reward": 1.0,
-        "terminated": True,
-        "truncated": False,
-        "info": {"tool_outputs": []},
-    }
+    over = {**ongoing, "reward": 1.0, "terminated": True, "info": {"tool_outputs": []}}
     for _ in range(2):
         assert await served.post(f"{prefix}/step", made()) == (200, over)
     for _ in range(2):
         assert await served.post(f"{prefix}/close") == (200, {})
-    status, refused = await served.post(f"{prefix}/step", made(("get_counter_value", {})))
-    assert (status, refused["error"]["code"]) == (410, "session_closed")
+    assert await served.refused(f"{prefix}/step", made(("get_counter_value", {}))) == (410, "session_closed")
 
 
-async def test_a_step_that_is_sent_again_is_made_once(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    await served.post("/reset", ROW)
+async def test_a_step_that_is_sent_again_is_made_once(stored: Any) -> None:
+    await stored.post("/reset", ROW)
     for step_id in ("one", 2, "\n", "x" * 1000, "\ud800"):
         step = made(
             ("increment_counter", {"count": 1}), ("increment_counter", {"count": 1}), _ng_step_request_id=step_id
         )
-        first = await served.post("/step", step)
+        first = await stored.post("/step", step)
         assert first[0] == 200
-        assert await served.post("/step", step) == first
-    assert await served.post("/get_counter_value") == (200, {"count": 13})
+        assert await stored.post("/step", step) == first
+    assert await stored.post("/get_counter_value") == (200, {"count": 13})
     for none in ("", None):
-        await served.post("/step", made(("increment_counter", {"count": 1}), _ng_step_request_id=none))
-    assert await served.post("/get_counter_value") == (200, {"count": 15})
+        await stored.post("/step", made(("increment_counter", {"count": 1}), _ng_step_request_id=none))
+    assert await stored.post("/get_counter_value") == (200, {"count": 15})
 
 
-async def test_calls_that_fail_are_told_to_the_model(serve: Any) -> None:
-    served = await serve()
+async def test_calls_that_fail_are_told_to_the_model(served: Any) -> None:
     await served.post("/reset", ROW)
     step = made(("increment_counter", {"count": "x"}), ("verify", {}), ("increment_counter", [1]))
     step["response"]["output"].append({"type": "function_call", "call_id": "c3", "name": "x", "arguments": "{not"})
@@ -88,21 +78,18 @@ async def test_the_plain_endpoints_share_the_session(serve: Any) -> None:
     await served.post("/step", made(("increment_counter", {"count": 4})))
     await served.post("/increment_counter", {"count": 2})
     assert (await served.post("/verify", made()))[1]["reward"] == 1.0
-    status, refused = await served.post("/step", made(("increment_counter", {"count": 4})))
-    assert (status, refused["error"]["code"]) == (409, "session_sealed")
+    assert await served.refused("/step", made(("increment_counter", {"count": 4}))) == (409, "session_sealed")
     assert (await served.post("/step", made()))[1]["reward"] == 1.0
 
 
-async def test_close_leaves_a_session_without_a_verdict_alone(serve: Any) -> None:
-    served = await serve()
+async def test_close_leaves_a_session_without_a_verdict_alone(served: Any) -> None:
     await served.post("/reset", ROW)
     assert await served.post("/close") == (200, {})
     assert await served.post("/get_counter_value") == (200, {"count": 3})
 
 
-async def test_close_knows_a_verdict_that_another_worker_gave(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    one, other = await serve(store=store), await serve(store=store)
+async def test_close_knows_a_verdict_that_another_worker_gave(serve: Any, shared_url: str) -> None:
+    one, other = await serve(store=shared_url), await serve(store=shared_url)
     _, begun = await one.post("/reset", ROW)
     cookies = {found.key: found.value for found in one.client.cookie_jar}
     assert (await other.post("/step", made(), cookies=cookies))[1]["terminated"]
@@ -111,18 +98,16 @@ async def test_close_knows_a_verdict_that_another_worker_gave(serve: Any, tmp_pa
 
 
 @pytest.mark.parametrize("step_id", [["one"], True])
-async def test_an_id_of_a_step_is_a_text(serve: Any, step_id: Any) -> None:
-    served = await serve()
+async def test_an_id_of_a_step_is_a_text(served: Any, step_id: Any) -> None:
     await served.post("/reset", ROW)
     status, refused = await served.post("/step", made(_ng_step_request_id=step_id))
     assert (status, list(refused["error"]["fields"])) == (422, ["_ng_step_request_id"])
 
 
 @pytest.mark.parametrize("seeded", [False, True])
-async def test_steps_without_a_state(serve: Any, tmp_path: Path, seeded: bool) -> None:
+async def test_steps_without_a_state(serve: Any, shared_url: str, seeded: bool) -> None:
     """A client without a session is judged by its last response: nothing connects its requests."""
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    served = await serve(WeatherEnvironment(), store=store)
+    served = await serve(WeatherEnvironment(), store=shared_url)
     if seeded:
         assert (await served.post("/reset", {}))[0] == 200
     status, stepped = await served.post("/step", made(("get_weather", {"city": "Lima"})))
@@ -135,25 +120,21 @@ async def test_steps_without_a_state(serve: Any, tmp_path: Path, seeded: bool) -
     assert (await served.post("/step", made()))[0] == (410 if seeded else 200)
 
 
-async def test_an_episode_without_a_state_is_stepped_on_by_another_server(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    first, second = [await serve(WeatherEnvironment(), store=store) for _ in range(2)]
+async def test_an_episode_without_a_state_is_stepped_on_by_another_server(serve: Any, shared_url: str) -> None:
+    first, second = [await serve(WeatherEnvironment(), store=shared_url) for _ in range(2)]
     await first.post("/reset", {})
     await first.post("/step", made(("get_weather", {"city": "Lima"})))
     cookie = {"cookie": "; ".join(f"{each.key}={each.value}" for each in first.client.cookie_jar)}
-    status, judged = await second.post("/step", made(), headers=cookie)
-    assert (status, judged["reward"]) == (200, 1.0)
+    assert (await second.good("/step", made(), headers=cookie))["reward"] == 1.0
 
 
 class SayingEnvironment(CounterEnvironment):
     """Judges what was said and done in all steps."""
 
     def verify(self, state: Any, episode: Any) -> Verdict:
-        return Verdict(1.0, details={"seen": [kind_of(item) for item in episode.response["output"]]})
-
-
-def kind_of(item: dict[str, Any]) -> str:
-    return str(item.get("name") or item.get("output") or item.get("content"))
+        items = episode.response["output"]
+        seen = [item.get("name") or item.get("output") or item.get("content") for item in items]
+        return Verdict(1.0, details={"seen": seen})
 
 
 def told(text: str, **more: Any) -> dict[str, Any]:
@@ -161,31 +142,22 @@ def told(text: str, **more: Any) -> dict[str, Any]:
     return {**ROW, "response": {"output": [{"type": "message", "role": "assistant", "content": text}]}, **more}
 
 
-async def test_the_verifier_is_given_the_whole_conversation(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    first = await serve(SayingEnvironment(), store=store)
+async def test_the_verifier_is_given_the_whole_conversation(serve: Any, shared_url: str) -> None:
+    first = await serve(SayingEnvironment(), store=shared_url)
     await first.post("/reset", ROW)
     cookies = {found.key: found.value for found in first.client.cookie_jar}
     add = made(("increment_counter", {"count": 4}), _ng_step_request_id="one")
     for _ in range(2):  # sent again, it is said once
         assert (await first.post("/step", add))[0] == 200
-    other = await serve(SayingEnvironment(), store=store)  # as after a restart
+    other = await serve(SayingEnvironment(), store=shared_url)  # as after a restart
     assert (await other.post("/step", made(("get_counter_value", {})), cookies=cookies))[0] == 200
     for _ in range(2):
         assert (await other.post("/step", told("It is 7."), cookies=cookies))[1]["terminated"]
-    status, refused = await other.post("/step", told("It is 8."), cookies=cookies)
-    assert (status, refused["error"]["code"]) == (409, "session_sealed")
+    assert await other.refused("/step", told("It is 8."), cookies=cookies) == (409, "session_sealed")
     [head] = await other.services.store.heads()
     session = await other.services.environments["saying"].sessions.open(head.id)
-    assert session.verdict.details["seen"] == [
-        "None",
-        "increment_counter",
-        '{"success":true}',
-        "None",
-        "get_counter_value",
-        '{"count":7}',
-        "It is 7.",
-    ]
+    called = [None, "increment_counter", '{"success":true}', None, "get_counter_value", '{"count":7}']
+    assert session.verdict.details["seen"] == [*called, "It is 7."]
     rescored = await Rescorer(SayingEnvironment(), other.services.store).judge(head.id)
     assert rescored.verdict == session.verdict
 
@@ -201,8 +173,11 @@ async def test_the_answers_of_the_user_are_part_of_the_conversation(serve: Any) 
     served = await serve(AskingEnvironment())
     await served.post("/reset", ROW)
     for _ in range(2):
-        assert (await served.post("/step", told("May I?", _ng_step_request_id=1)))[1]["observation"] == "Sure."
-    assert (await served.post("/step", told("Done.")))[1]["terminated"]
+        stepped = (await served.post("/step", told("May I?", _ng_step_request_id=1)))[1]
+        assert (stepped["observation"], stepped["terminated"], stepped["reward"]) == ("Sure.", False, 0.0)
+    for _ in range(2):
+        stepped = (await served.post("/step", told("Done.", _ng_step_request_id=2)))[1]
+        assert (stepped["observation"], stepped["terminated"], stepped["reward"]) == (None, True, 1.0)
     [head] = await served.services.store.heads()
     session = await served.services.environments["asking"].sessions.open(head.id)
     assert session.verdict.details["seen"] == ["May I?", "Sure.", "Done."]

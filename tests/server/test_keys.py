@@ -102,8 +102,7 @@ async def test_a_sessions_calls_count_as_those_of_its_key(serve: Any, connect: A
     assert (await served.post("/increment_counter", {"count": 2}, headers=bearer("ben")))[0] == 200  # it is ann's still
     assert (await served.post("/nothing"))[0] == 404
     for path in ("/increment_counter", "/verify", "/nothing"):
-        status, refused = await served.post(path, {"count": 2})
-        assert (status, refused["error"]["code"]) == (429, "rate_limited")
+        assert await served.refused(path, {"count": 2}) == (429, "rate_limited")
     header = seeded["mcp"]["headers"]
     assert (await other.post("/mcp", headers=header))[0] == 429
     now += MINUTE
@@ -114,22 +113,19 @@ async def test_a_key_stays_with_a_token_that_is_renewed(serve: Any) -> None:
     now = 1_000_000_000.0
     served = await serve(keys=(key("ann", calls=1),), now=lambda: now, ttl=1e6)
     assert (await served.post("/seed_session", ROW, headers=bearer("ann")))[0] == 200
-    [first] = served.client.cookie_jar
+    first = served.token
     now += 24 * 3600
     assert (await served.post("/get_counter_value"))[0] == 200
-    [renewed] = served.client.cookie_jar
-    assert renewed.value != first.value
+    assert served.token != first
     assert (await served.post("/get_counter_value"))[0] == 429
 
 
-async def test_a_key_that_is_taken_away_takes_its_sessions_along(serve: Any, connect: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    before = await serve(store=store, keys=(key("ann"), key("ben")))
+async def test_a_key_that_is_taken_away_takes_its_sessions_along(serve: Any, connect: Any, shared_url: str) -> None:
+    before = await serve(store=shared_url, keys=(key("ann"), key("ben")))
     await before.post("/seed_session", ROW, headers=bearer("ann"))
-    after = await serve(store=store, keys=(key("ben"),))
+    after = await serve(store=shared_url, keys=(key("ben"),))
     client = await connect(after.url, like=before)
-    status, refused = await client.post("/get_counter_value")
-    assert (status, refused["error"]["code"]) == (401, "unauthorized")
+    assert await client.refused("/get_counter_value") == (401, "unauthorized")
 
 
 async def test_an_mcp_client_needs_a_session_or_a_key(serve: Any) -> None:
@@ -168,9 +164,6 @@ async def test_the_description_tells_of_keys(serve: Any) -> None:
         assert "429" not in open_to_all["paths"][path]["post"]["responses"]
 
 
-# The file.
-
-
 def write(path: Path, *lines: str) -> Path:
     path.write_text("\n".join(lines))
     path.chmod(0o600)
@@ -191,23 +184,21 @@ def test_a_file_has_a_key_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["ann", "ann secret", line("a.b"), line("ann", " calls=x"), line("ann", " calls=-1"), line("ann", " more=1")]
+    "bad",
+    [
+        *("# nobody", f"{line('ann')}\n{line('ann')}"),
+        *(f"{line('ben')}\n{bad}" for bad in ("ann", "ann secret", line("a.b"))),
+        *(f"{line('ben')}\n{line('ann', f' {limit}')}" for limit in ("calls=x", "calls=-1", "more=1")),
+    ],
 )
-def test_a_line_that_is_no_key_is_named(tmp_path: Path, bad: str) -> None:
+def test_a_file_that_has_no_keys_or_a_line_that_is_none_is_refused(tmp_path: Path, bad: str) -> None:
     with raises(DefinitionError):
-        read_keys(write(tmp_path / "keys", line("ben"), bad))
+        read_keys(write(tmp_path / "keys", bad))
 
 
-def test_a_file_that_has_no_keys(tmp_path: Path) -> None:
-    with raises(DefinitionError):
-        read_keys(write(tmp_path / "keys", "# nobody"))
-    with raises(DefinitionError):
-        read_keys(write(tmp_path / "keys", line("ann"), line("ann")))
+def test_a_file_of_keys_that_is_not_there_is_named(tmp_path: Path) -> None:
     with raises(NotFound):
         read_keys(tmp_path / "nothing")
-
-
-# The commands.
 
 
 async def test_workers_count_together(launch: Any, connect: Any, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, State, tool
-from stateroom.gallery import CounterEnvironment
 from stateroom.session import MAX_READS
+from tests.environments import TallyEnvironment
+from tests.server.conftest import until
 from tests.server.test_protocol import get, read
 
 ROW = {"initial_count": 3, "expected_count": 9}
@@ -22,12 +23,10 @@ class Notes(State):
 class NotesEnvironment(Environment[Notes]):
     """Write, and wait."""
 
-    def __init__(self) -> None:
-        self.started = asyncio.Event()
-        self.release = asyncio.Event()
-
-    def seed(self, task: Any) -> Notes:
-        return Notes(text="x" * task.model_dump().get("size", 0))
+    async def seed(self, task: Any) -> Notes:
+        if (size := task.model_dump().get("size", 0)) is None:
+            await asyncio.Event().wait()
+        return Notes(text="x" * size)
 
     @tool
     def write(self, state: Notes, text: str) -> int:
@@ -36,12 +35,9 @@ class NotesEnvironment(Environment[Notes]):
         return len(state.text)
 
     @tool
-    async def wait(self, state: Notes) -> str:
-        """Write, and wait to be let go."""
-        state.text += "waited"
-        self.started.set()
-        await self.release.wait()
-        return state.text
+    async def wait(self, state: Notes) -> None:
+        """Wait."""
+        await asyncio.Event().wait()
 
     @tool(effect="read", timeout=0.02)
     async def hurry(self, state: Notes) -> None:
@@ -57,11 +53,8 @@ class NotesEnvironment(Environment[Notes]):
 async def token_of(served: Any) -> str:
     """The cookie of a new session."""
     await served.post("/seed_session", ROW)
-    [cookie] = served.client.cookie_jar
-    return f"{cookie.key}={cookie.value}"
-
-
-# Bodies.
+    [environment] = served.services.environments
+    return f"stateroom_{environment}={served.token}"
 
 
 def body_of(size: int) -> bytes:
@@ -102,24 +95,18 @@ async def test_a_body_that_is_said_to_be_too_large_is_not_waited_for(serve: Any,
         assert answer.headers["set-cookie"].startswith(token)
 
 
-async def test_a_client_that_goes_away_before_its_body_is_whole_has_asked_for_nothing(
-    serve: Any, wire: Any, until: Any
-) -> None:
-    environment = NotesEnvironment()
-    environment.release.set()
+async def test_a_client_that_goes_away_before_its_body_is_whole_has_asked_for_nothing(serve: Any, wire: Any) -> None:
+    environment = TallyEnvironment()
     served = await serve(environment)
     head = (f"Cookie: {await token_of(served)}", "Expect: 100-continue", "Content-Length: 12")
     reader, writer = await wire(served.port)
-    writer.write(get("/wait", *head, method="POST"))
+    writer.write(get("/add", *head, method="POST"))
     assert (await read(reader)).status == 100
     waiting = len(asyncio.all_tasks())
     writer.write(b"{")
     writer.close()
     await until(lambda: len(asyncio.all_tasks()) < waiting)
-    assert not environment.started.is_set()
-
-
-# States.
+    assert environment.runs == 0
 
 
 async def test_a_state_may_be_so_large_and_no_larger(serve: Any) -> None:
@@ -131,12 +118,8 @@ async def test_a_state_may_be_so_large_and_no_larger(serve: Any) -> None:
     assert "20,000 bytes" in refused["error"]["message"]
     assert await served.post("/write", {"text": "x"}) == (200, 15_001)
     served.client.cookie_jar.clear()
-    status, refused = await served.post("/seed_session", {"size": 30_000})
-    assert (status, refused["error"]["code"]) == (413, "too_large")
+    assert await served.refused("/seed_session", {"size": 30_000}) == (413, "too_large")
     assert len(served.client.cookie_jar) == 0
-
-
-# Sessions.
 
 
 async def test_there_may_be_so_many_sessions_and_no_more(serve: Any) -> None:
@@ -162,21 +145,18 @@ async def test_there_may_be_so_many_sessions_and_no_more(serve: Any) -> None:
     assert (await served.post("/seed_session", ROW))[0] == 200
 
 
-# Calls.
-
-
-async def test_one_session_leaves_room_for_the_calls_of_others(serve: Any, connect: Any, until: Any) -> None:
-    environment = NotesEnvironment()
+async def test_one_session_leaves_room_for_the_calls_of_others(serve: Any, connect: Any) -> None:
+    environment = TallyEnvironment()
+    environment.go_on.clear()
     served = await serve(environment, max_calls=8 * MAX_READS)
     await served.post("/seed_session", {})
-    waiting = [asyncio.create_task(served.post("/wait")) for _ in range(MAX_READS)]
+    waiting = [asyncio.create_task(served.post("/add_slowly")) for _ in range(MAX_READS)]
     await until(lambda: served.app.in_flight == MAX_READS)
-    status, refused = await served.post("/write", {"text": "x"})
-    assert (status, refused["error"]["code"]) == (503, "busy")
+    assert await served.refused("/add") == (503, "busy")
     other = await connect(served.url)
     await other.post("/seed_session", {})
-    assert await other.post("/write", {"text": "x"}) == (200, 1)
-    environment.release.set()
+    assert await other.post("/add") == (200, 1)
+    environment.go_on.set()
     assert all(status == 200 for status, _ in await asyncio.gather(*waiting))
 
 
@@ -192,27 +172,32 @@ async def test_a_request_that_is_not_whole_keeps_no_other_out(serve: Any, wire: 
 
 
 async def test_so_many_requests_may_be_in_flight_and_no_more_but_probes(serve: Any) -> None:
-    environment = NotesEnvironment()
+    environment = TallyEnvironment()
+    environment.go_on.clear()
     served = await serve(environment, max_calls=1)
     await served.post("/seed_session", {})
-    waiting = asyncio.create_task(served.post("/wait"))
-    await environment.started.wait()
+    waiting = asyncio.create_task(served.post("/add_slowly"))
+    await environment.begun.wait()
     for path in ("/", "/health", "/ready"):
         assert await served.get(path) == (200, {"status": "ok"})
     for path in ("/mcp", "/admin/sessions", "/threads", "/docs", "/openapi.json", "/metrics", "/nothing"):
         async with served.client.get(f"{served.url}{path}") as answer:
             assert (path, answer.status, (await answer.json())["error"]["code"]) == (path, 503, "busy")
             assert "Set-Cookie" in answer.headers
-    async with served.client.post(f"{served.url}/write", json={"text": "x"}) as answer:
+    async with served.client.post(f"{served.url}/add", json={}) as answer:
         said = await answer.json()
         assert (answer.status, said["error"]["code"], answer.headers["Retry-After"]) == (503, "busy", "1")
-    environment.release.set()
-    assert await waiting == (200, "waited")
-    assert await served.post("/write", {"text": "x"}) == (200, 7)
+    environment.go_on.set()
+    assert await waiting == (200, 1)
+    assert await served.post("/add") == (200, 2)
 
 
-async def test_a_call_may_take_so_long_and_no_longer(serve: Any) -> None:
+async def test_a_seed_a_call_and_a_verdict_may_take_so_long_and_no_longer(serve: Any) -> None:
     served = await serve(NotesEnvironment(), timeout=0.5)
+    status, refused = await served.post("/seed_session", {"size": None})
+    assert (status, refused["error"]["code"]) == (504, "timeout")
+    assert refused["error"]["message"] == "notes.seed did not finish within 0.5 s"
+    assert (len(served.client.cookie_jar), served.services.count.live) == (0, 0)
     await served.post("/seed_session", {})
     status, refused = await served.post("/wait")
     assert (status, refused["error"]["code"]) == (504, "timeout")
@@ -220,28 +205,9 @@ async def test_a_call_may_take_so_long_and_no_longer(serve: Any) -> None:
     status, refused = await served.post("/hurry")
     assert (status, refused["error"]["message"]) == (504, "hurry did not finish within 0.02 s")
     assert await served.post("/write", {"text": "never"}) == (200, 5)
-    status, refused = await served.post("/verify", {"response": {}})
-    assert (status, refused["error"]["code"]) == (504, "timeout")
+    assert await served.refused("/verify", {"response": {}}) == (504, "timeout")
     assert await served.post("/write", {"text": "theless"}) == (200, 12)  # there was no verdict
     assert (await served.post("/verify", {"response": {}}))[1]["reward"] == 12.0
-
-
-class SlowSeedEnvironment(CounterEnvironment):
-    """Takes its time."""
-
-    async def seed(self, task: Any) -> Any:
-        await asyncio.Event().wait()
-
-
-async def test_a_seed_may_take_so_long_and_no_longer(serve: Any) -> None:
-    served = await serve(SlowSeedEnvironment(), timeout=0.05)
-    status, refused = await served.post("/seed_session", ROW)
-    assert (status, refused["error"]["code"]) == (504, "timeout")
-    assert refused["error"]["message"] == "slow_seed.seed did not finish within 0.05 s"
-    assert (len(served.client.cookie_jar), served.services.count.live) == (0, 0)
-
-
-# The log.
 
 
 async def test_a_failed_call_writes_little_to_the_log(launch: Any, connect: Any, room: str) -> None:

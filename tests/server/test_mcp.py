@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import httpx2
@@ -93,6 +92,11 @@ class Desk(Environment[Note]):
         return 0.0
 
 
+@pytest.fixture
+async def desk(serve: Any) -> Any:
+    return await serve(Desk())
+
+
 @asynccontextmanager
 async def connected(url: str, headers: dict[str, str] | None = None, era: str = "legacy") -> AsyncIterator[Client]:
     """A client of the SDK's that sends these headers with everything."""
@@ -105,8 +109,7 @@ async def connected(url: str, headers: dict[str, str] | None = None, era: str = 
 
 async def seeded(served: Any, row: Any = None, prefix: str = "") -> dict[str, str]:
     """The headers that a new session is reached with; the cookie of the seeding is let go."""
-    status, reply = await served.post(f"{prefix}/seed_session", ROW if row is None else row)
-    assert status == 200
+    reply = await served.good(f"{prefix}/seed_session", ROW if row is None else row)
     served.client.cookie_jar.clear()
     headers = reply["mcp"]["headers"]
     assert isinstance(headers, dict)
@@ -134,9 +137,6 @@ def message(method: str, **params: Any) -> dict[str, Any]:
 async def post(served: Any, body: Any, headers: dict[str, str] | None = None, path: str = "/mcp") -> tuple[int, Any]:
     """A message without the SDK's client, which does not tell the status."""
     return await served.post(path, body, headers={"Accept": "application/json", **(headers or {})})
-
-
-# Listing.
 
 
 class Ledger(Environment[Note]):
@@ -184,9 +184,8 @@ async def test_a_parameter_shown_under_an_injected_name_works_everywhere(serve: 
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_the_tools_are_listed_with_their_schemas_and_what_they_do(serve: Any, era: str) -> None:
-    served = await serve(Desk())
-    async with connected(f"{served.url}/mcp", await seeded(served), era=era) as client:
+async def test_the_tools_are_listed_with_their_schemas_and_what_they_do(desk: Any, era: str) -> None:
+    async with connected(f"{desk.url}/mcp", await seeded(desk), era=era) as client:
         listed = {listed.name: listed for listed in (await client.list_tools()).tools}
         result = await client.call_tool("page", {"number": 3})  # the client checks it
     assert set(listed) == {"read", "add", "page", "mail", "stumble", "odd"}
@@ -211,8 +210,7 @@ async def test_the_tools_are_listed_with_their_schemas_and_what_they_do(serve: A
     assert (hints["add"], hints["mail"]) == ({**changes, "openWorldHint": False}, {**changes, "openWorldHint": True})
 
 
-async def test_a_client_learns_whom_it_talks_to(serve: Any) -> None:
-    served = await serve()
+async def test_a_client_learns_whom_it_talks_to(served: Any) -> None:
     _, reply = await served.post("/seed_session", ROW)
     async with connected(served.url + reply["mcp"]["url_path"]) as client:
         assert client.server_info is not None
@@ -222,41 +220,28 @@ async def test_a_client_learns_whom_it_talks_to(serve: Any) -> None:
     assert reply["mcp"]["server_name"] == "counter"
 
 
-# Calling.
-
-
 @pytest.mark.parametrize("era", ERAS)
-async def test_calls_change_the_session_that_the_token_names(serve: Any, era: str) -> None:
-    served = await serve()
-    headers = await seeded(served)
-    async with connected(f"{served.url}/mcp", headers, era) as client:
-        done = await client.call_tool("increment_counter", {"count": 6})
-        assert (done.is_error, done.structured_content, text_of(done)) == (False, {"success": True}, '{"success":true}')
-        assert (await client.call_tool("get_counter_value")).structured_content == {"count": 9}
-    cookie = {"Cookie": f"stateroom_counter={headers[HEADER]}"}
-    status, verdict = await served.post("/verify", {**ROW, "response": {"output": []}}, headers=cookie)
-    assert (status, verdict["reward"]) == (200, 1.0)
-
-
-@pytest.mark.parametrize("era", ERAS)
-async def test_sessions_side_by_side_keep_to_themselves(serve: Any, era: str) -> None:
-    served = await serve()
-    tokens = [await seeded(served, {**ROW, "initial_count": number * 100}) for number in range(5)]
+async def test_calls_change_the_session_that_the_token_names_and_no_other(served: Any, era: str) -> None:
+    tasks = [{"initial_count": number * 100, "expected_count": number * 104} for number in range(5)]
+    tokens = [await seeded(served, task) for task in tasks]
 
     async def episode(number: int) -> None:
         async with connected(f"{served.url}/mcp", tokens[number], era) as client:
             for step in range(1, 5):
-                await client.call_tool("increment_counter", {"count": number})
+                done = await client.call_tool("increment_counter", {"count": number})
+                assert (done.is_error, done.structured_content) == (False, {"success": True})
+                assert text_of(done) == '{"success":true}'
                 value = await client.call_tool("get_counter_value")
                 assert value.structured_content == {"count": number * 100 + number * step}
 
     await asyncio.gather(*(episode(number) for number in range(5)))
+    cookie = {"Cookie": f"stateroom_counter={tokens[4][HEADER]}"}
+    assert (await served.good("/verify", {**tasks[4], "response": {"output": []}}, headers=cookie))["reward"] == 1.0
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_results_that_are_no_object_or_that_few_can_read_are_text(serve: Any, era: str) -> None:
-    served = await serve(Desk())
-    async with connected(f"{served.url}/mcp", await seeded(served), era) as client:
+async def test_results_that_are_no_object_or_that_few_can_read_are_text(desk: Any, era: str) -> None:
+    async with connected(f"{desk.url}/mcp", await seeded(desk), era) as client:
         added = await client.call_tool("add", {"line": "é", "places": {"a": [1]}})
         assert (text_of(added), added.structured_content) == ('"1 lines"', None)
         lines = await client.call_tool("read")
@@ -265,14 +250,13 @@ async def test_results_that_are_no_object_or_that_few_can_read_are_text(serve: A
         assert (json.loads(text_of(odd)), odd.is_error) == ({"half": "\ud83d", "large": 10**30}, False)
 
 
-async def test_failures_read_as_they_do_over_http(serve: Any) -> None:
-    served = await serve(Desk())
-    headers = await seeded(served)
+async def test_failures_read_as_they_do_over_http(desk: Any) -> None:
+    headers = await seeded(desk)
     cookie = {"Cookie": f"stateroom_desk={headers[HEADER]}"}
-    async with connected(f"{served.url}/mcp", headers) as client:
+    async with connected(f"{desk.url}/mcp", headers) as client:
         for name, arguments in (("mail", {"to": "x"}), ("add", {"lin": "a"}), ("stumble", {})):
             failed = await client.call_tool(name, arguments)
-            async with served.client.post(f"{served.url}/{name}", json=arguments, headers=cookie) as reply:
+            async with desk.client.post(f"{desk.url}/{name}", json=arguments, headers=cookie) as reply:
                 assert text_of(failed) == await reply.text()
             assert "secret" not in error_of(failed)["message"]
         assert error_of(await client.call_tool("mail", {"to": "x"}))["message"] == "nobody lives at x"
@@ -280,8 +264,7 @@ async def test_failures_read_as_they_do_over_http(serve: Any) -> None:
         assert text_of(await client.call_tool("read")) == "[]"
 
 
-async def test_a_call_id_makes_a_call_once(serve: Any) -> None:
-    served = await serve()
+async def test_a_call_id_makes_a_call_once(served: Any) -> None:
     headers = await seeded(served)
     async with connected(f"{served.url}/mcp", headers) as client:
         named: Any = {"stateroom/call-id": "a"}
@@ -313,9 +296,6 @@ async def test_calls_are_counted(serve: Any) -> None:
     }
 
 
-# Who may call what.
-
-
 @pytest.mark.parametrize("era", ERAS)
 async def test_a_client_that_never_seeded_starts_a_session(serve: Any, era: str) -> None:
     served = await serve(choose_task=True)
@@ -339,8 +319,7 @@ async def test_a_client_that_never_seeded_starts_a_session(serve: Any, era: str)
         assert (await client.call_tool("get_counter_value")).structured_content == {"count": 117}
 
 
-async def test_a_model_does_not_choose_its_own_task(serve: Any) -> None:
-    served = await serve()
+async def test_a_model_does_not_choose_its_own_task(served: Any) -> None:
     async with connected(f"{served.url}/mcp") as client:
         start = (await client.list_tools()).tools[0]
         assert (start.name, start.input_schema["properties"]) == ("start_session", {})
@@ -364,9 +343,10 @@ async def rootless(served: Any, name: str, meta: Any = None, **arguments: Any) -
     return reply["result"].get("structuredContent") or json.loads(reply["result"]["content"][0]["text"])
 
 
-async def test_a_client_without_headers_and_cookies_gives_the_handle_of_its_session(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path / 'shared.db'}"
-    one, other = await serve(store=store), await serve(store=store)
+async def test_a_client_without_headers_and_cookies_gives_the_handle_of_its_session(
+    serve: Any, shared_url: str
+) -> None:
+    one, other = await serve(store=shared_url), await serve(store=shared_url)
     first, second = [(await rootless(one, "start_session"))["session"] for _ in range(2)]
     await rootless(one, "increment_counter", session=first, count=1)
     await rootless(other, "increment_counter", {"stateroom/session": second}, count=2)
@@ -379,8 +359,7 @@ async def test_a_client_without_headers_and_cookies_gives_the_handle_of_its_sess
         assert (await rootless(one, "get_counter_value", **given))["error"]["code"] == "not_found", wrong
 
 
-async def test_the_handle_of_a_session_gives_access_to_its_tools_only(serve: Any) -> None:
-    served = await serve()
+async def test_the_handle_of_a_session_gives_access_to_its_tools_only(served: Any) -> None:
     handle = (await rootless(served, "start_session"))["session"]
     for path in ("verify", "get_counter_value", "close_session"):
         cookie = {"Cookie": f"stateroom_counter={handle}"}
@@ -389,8 +368,7 @@ async def test_the_handle_of_a_session_gives_access_to_its_tools_only(serve: Any
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_tools_ask_for_a_handle_only_where_the_client_must_give_it(serve: Any, era: str) -> None:
-    served = await serve()
+async def test_tools_ask_for_a_handle_only_where_the_client_must_give_it(served: Any, era: str) -> None:
     async with connected(f"{served.url}/mcp", era=era) as client:
         before = (await client.list_tools()).tools
         await client.call_tool("start_session")
@@ -418,8 +396,7 @@ const { Client, StreamableHTTPClientTransport } = require("@modelcontextprotocol
 
 
 @pytest.mark.node
-async def test_the_typescript_client_plays_an_episode(serve: Any) -> None:
-    served = await serve()
+async def test_the_typescript_client_plays_an_episode(served: Any) -> None:
     node = await asyncio.create_subprocess_exec(
         *("node", "-e", PROGRAM, f"{served.url}/mcp"),
         env={**os.environ, "NODE_PATH": str(NODE / "node_modules")},
@@ -429,9 +406,8 @@ async def test_the_typescript_client_plays_an_episode(serve: Any) -> None:
     assert json.loads(printed) == {"version": ERAS[1], "value": {"count": 18}}
 
 
-async def test_a_connection_keeps_its_session_without_cookies_on_any_worker(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path / 'shared.db'}"
-    workers = [await serve(store=store), await serve(store=store)]
+async def test_a_connection_keeps_its_session_without_cookies_on_any_worker(serve: Any, shared_url: str) -> None:
+    workers = [await serve(store=shared_url), await serve(store=shared_url)]
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
     accept = {"Accept": "application/json, text/event-stream"}
     async with workers[0].client.post(
@@ -448,13 +424,6 @@ async def test_a_connection_keeps_its_session_without_cookies_on_any_worker(serv
         found.append(reply["result"].get("structuredContent") or json.loads(reply["result"]["content"][0]["text"]))
     assert (found[2], found[5]) == ({"count": 18}, {"count": 19})
     says(found[3]["error"]["message"])
-
-
-async def test_a_client_with_a_token_starts_no_other_session(serve: Any) -> None:
-    served = await serve()
-    async with connected(f"{served.url}/mcp", await seeded(served)) as client:
-        assert len((await client.list_tools()).tools) == 2
-        assert error_of(await client.call_tool("start_session"))["code"] == "unknown_tool"
 
 
 @pytest.mark.parametrize(
@@ -474,9 +443,8 @@ async def test_a_session_that_cannot_start_says_why(serve: Any, arguments: dict[
         assert error_of(await client.call_tool("get_counter_value"))["code"] == "not_found"
 
 
-async def test_an_environment_without_examples_starts_with_an_empty_row(serve: Any) -> None:
-    served = await serve(Desk())
-    async with connected(f"{served.url}/mcp") as client:
+async def test_an_environment_without_examples_starts_with_an_empty_row(desk: Any) -> None:
+    async with connected(f"{desk.url}/mcp") as client:
         assert not (await client.call_tool("start_session")).is_error
         assert text_of(await client.call_tool("read")) == "[]"
 
@@ -500,25 +468,21 @@ async def test_a_forged_token_is_refused(serve: Any, era: str) -> None:
         assert (await client.call_tool("get_counter_value")).structured_content == {"count": 3}
 
 
-async def test_a_cookie_is_no_token_here_and_starts_no_session(serve: Any) -> None:
-    served = await serve()
+async def test_a_cookie_is_no_token_here_and_starts_no_session(served: Any) -> None:
     assert (await served.post("/seed_session", ROW))[0] == 200
     assert len(served.client.cookie_jar) == 1
     for name in ("get_counter_value", "start_session"):
         assert (await post(served, message("tools/call", name=name)))[0] == 401
 
 
-async def test_only_tools_can_be_called(serve: Any) -> None:
-    served = await serve()
+async def test_with_a_token_only_tools_can_be_called_and_no_other_session_started(served: Any) -> None:
+    names = ("seed_session", "start_session", "verify", "close_session", "reset", "mcp", "admin", "__init__", "x y", "")
     async with connected(f"{served.url}/mcp", await seeded(served)) as client:
-        for name in ("seed_session", "verify", "close_session", "reset", "mcp", "admin", "__init__", "made up", ""):
+        for name in names:
             failed = error_of(await client.call_tool(name, {"resources_session_id": "x", **ROW}))
             assert failed["code"] == "unknown_tool"
             assert "get_counter_value" in failed["message"]
         assert (await client.call_tool("get_counter_value")).structured_content == {"count": 3}
-
-
-# Environments.
 
 
 async def test_a_stateless_environment_needs_no_token(serve: Any) -> None:
@@ -552,11 +516,7 @@ async def test_environments_of_one_server_are_apart(serve: Any) -> None:
     assert (await post(served, message("tools/list")))[0] == 404
 
 
-# HTTP.
-
-
-async def test_what_is_no_message_is_refused(serve: Any) -> None:
-    served = await serve()
+async def test_what_is_no_message_is_refused(served: Any) -> None:
     for method in ("GET", "DELETE", "PUT"):
         async with served.client.request(method, f"{served.url}/mcp", headers={"Accept": "text/event-stream"}) as reply:
             assert (reply.status, reply.headers["Allow"]) == (405, "POST")
@@ -595,9 +555,6 @@ async def test_a_body_may_be_as_large_as_elsewhere(serve: Any) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
     assert b"content-type: application/json" in head
     writer.close()
-
-
-# The SDK.
 
 
 def test_a_worker_that_is_ready_has_loaded_the_sdk() -> None:

@@ -14,11 +14,11 @@ from hypothesis import given, strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
-from stateroom import Environment, State, tool
-from stateroom.errors import Conflict, StoreUnavailable, ToolError, UnknownSession
+from stateroom.errors import Conflict, StoreUnavailable, UnknownSession
 from stateroom.server.metrics import BOUNDS, OUTCOMES, MeasuredStore, Metrics
 from stateroom.store import Commit, Entry, Head, Store, WrappedStore
 from tests.patience import PATIENCE
+from tests.server.test_remote import MishapEnvironment
 
 ROW = {"responses_create_params": {"input": "count"}, "initial_count": 0, "expected_count": 0}
 TOOLS = {"counter": ["increment", "read"], "weather": ["read"]}
@@ -45,26 +45,6 @@ def scrape(metrics: Metrics, live: int = 0) -> Samples:
     return Samples(metrics.exposition(b"", live)[0])
 
 
-class Mood(State):
-    word: str = ""
-
-
-class Moody(Environment[Mood]):
-    """Does as it is told."""
-
-    def verify(self, state: Mood) -> float:
-        return 1.0
-
-    @tool
-    def answer(self, state: Mood, mood: str) -> str:
-        """Answer in a mood."""
-        if mood == "sorry":
-            raise ToolError("not today")
-        if mood == "broken":
-            raise ZeroDivisionError
-        return mood
-
-
 async def scraped(served: Any, **headers: str) -> tuple[str, bytes]:
     async with served.client.get(f"{served.url}/metrics", headers=headers) as reply:
         assert reply.status == 200
@@ -72,29 +52,32 @@ async def scraped(served: Any, **headers: str) -> tuple[str, bytes]:
 
 
 async def test_a_scrape_tells_what_came_of_calls(serve: Any) -> None:
-    served = await serve(Moody())
-    await served.post("/answer", {"mood": "fine"})  # without a session
+    served = await serve(MishapEnvironment())
+    await served.post("/work", {"text": "a"})  # without a session
     await served.post("/seed_session", ROW)
-    for mood in ("fine", "fine", "sorry", "broken", 3):
-        await served.post("/answer", {"mood": mood})
+    called: list[tuple[str, dict[str, Any]]] = [("work", {"text": "a"}), ("work", {"text": "b"}), ("work", {})]
+    for name, arguments in [*called, ("refuse", {"why": "not today"}), ("crash", {})]:
+        await served.post(f"/{name}", arguments)
     content_type, text = await scraped(served)
     assert content_type == "text/plain; version=0.0.4; charset=utf-8"
     found = Samples(text)
     assert found.above_zero("stateroom_calls_total") == {
-        frozenset(("moody", "answer", outcome)): times
-        for outcome, times in {"ok": 2, "error": 1, "tool_error": 1, "tool_failed": 1, "invalid_arguments": 1}.items()
+        frozenset(("mishap", "work", "ok")): 2,
+        frozenset(("mishap", "work", "error")): 1,
+        frozenset(("mishap", "work", "invalid_arguments")): 1,
+        frozenset(("mishap", "refuse", "tool_error")): 1,
+        frozenset(("mishap", "crash", "tool_failed")): 1,
     }
-    assert found("stateroom_call_duration_seconds_count", "moody", "answer") == 6
-    assert 0 < found("stateroom_call_duration_seconds_sum", "moody", "answer") < 60
-    assert found("stateroom_sessions_seeded_total", "moody") == 1
+    assert found("stateroom_call_duration_seconds_count", "mishap", "work") == 4
+    assert 0 < found("stateroom_call_duration_seconds_sum", "mishap", "work") < 60
+    assert found("stateroom_sessions_seeded_total", "mishap") == 1
     assert found("stateroom_store_operations_total", "create", "ok") == 1
     assert found("stateroom_store_operations_total", "append", "ok") == 2
     assert found("stateroom_store_operation_duration_seconds_count", "append") == 2
     assert found("process_resident_memory_bytes") > 0
 
 
-async def test_openmetrics_for_those_who_ask_for_it(serve: Any) -> None:
-    served = await serve()
+async def test_openmetrics_for_those_who_ask_for_it(served: Any) -> None:
     await served.post("/seed_session", ROW)
     await served.post("/increment_counter", {"count": 1})
     content_type, text = await scraped(
@@ -105,13 +88,12 @@ async def test_openmetrics_for_those_who_ask_for_it(serve: Any) -> None:
     assert found("stateroom_calls_total", "counter", "increment_counter", "ok") == 1
 
 
-async def test_sessions_that_live_and_that_expire_are_counted(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path / 'rooms.db'}"
-    before = await serve(store=store, ttl=100.0, now=lambda: 1_000.0)
+async def test_sessions_that_live_and_that_expire_are_counted(serve: Any, shared_url: str) -> None:
+    before = await serve(store=shared_url, ttl=100.0, now=lambda: 1_000.0)
     await before.post("/seed_session", ROW)
     _, text = await scraped(before)
     assert Samples(text)("stateroom_sessions_live") == 1
-    after = await serve(store=store, ttl=100.0, now=lambda: 2_000.0)  # which sweeps when it has started
+    after = await serve(store=shared_url, ttl=100.0, now=lambda: 2_000.0)  # which sweeps when it has started
     expired = 0.0
     async with asyncio.timeout(PATIENCE):
         while not expired:
@@ -177,10 +159,9 @@ def test_any_worker_tells_of_the_processes_of_all(worker: Any, tmp_path: Path) -
     assert found.keys() == {frozenset((number,)) for number in "012"}
 
 
-async def test_the_live_sessions_of_all_workers_are_one_figure(serve: Any, tmp_path: Path) -> None:
+async def test_the_live_sessions_of_all_workers_are_one_figure(serve: Any, shared_url: str) -> None:
     time = [1_000.0]
-    store = f"sqlite:///{tmp_path / 'rooms.db'}"
-    workers = [await serve(store=store, now=lambda: time[0]) for _ in range(2)]
+    workers = [await serve(store=shared_url, now=lambda: time[0]) for _ in range(2)]
     for _ in range(3):
         await workers[0].post("/seed_session", ROW)
         workers[0].client.cookie_jar.clear()
@@ -190,10 +171,10 @@ async def test_the_live_sessions_of_all_workers_are_one_figure(serve: Any, tmp_p
 
 
 async def test_requests_are_counted_by_route_and_status(serve: Any) -> None:
-    served = await serve(Moody())
+    served = await serve(MishapEnvironment())
     await served.post("/seed_session", ROW)
-    await served.post("/ng-rollout/a/answer", {"mood": "fine"})
-    await served.post("/answer", {"mood": "sorry"})
+    await served.post("/ng-rollout/a/work", {"text": "a"})
+    await served.post("/refuse", {"why": "not today"})
     for made_up in ("made_up", "made_up_too"):
         await served.post(f"/{made_up}")
     await served.post("/verify", {**ROW, "response": {"output": []}})
@@ -213,16 +194,15 @@ async def test_requests_are_counted_by_route_and_status(serve: Any) -> None:
         frozenset(("/admin", "410")): 1,
         frozenset(("other", "405")): 1,
     }
-    assert found("stateroom_calls_total", "moody", "(unknown)", "unknown_tool") == 2
-    assert found("stateroom_verdicts_total", "moody", "ok") == 1
-    assert found("stateroom_verdict_duration_seconds_count", "moody") == 1
+    assert found("stateroom_calls_total", "mishap", "(unknown)", "unknown_tool") == 2
+    assert found("stateroom_verdicts_total", "mishap", "ok") == 1
+    assert found("stateroom_verdict_duration_seconds_count", "mishap") == 1
 
 
 async def test_the_tokens_of_an_agents_model_are_counted(serve: Any) -> None:
     served = await serve(agent=f"{Path(__file__).with_name('agent_models.py')}:Reporting")
     for _ in range(2):
-        status, row = await served.post("/run", ROW)
-        assert (status, row["response"]["usage"]["output_tokens"]) == (200, 5)
+        assert (await served.good("/run", ROW))["response"]["usage"]["output_tokens"] == 5
     found = Samples((await scraped(served))[1])
     assert found("stateroom_model_tokens_total", "counter", "input") == 14
     assert found("stateroom_model_tokens_total", "counter", "output") == 10

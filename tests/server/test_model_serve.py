@@ -1,6 +1,7 @@
-"""A served model, as OpenAI's own client sees it: both APIs, whole and in a stream."""
+"""A served model, as OpenAI's own client sees it, by both APIs; and whole episodes that it plays."""
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,11 @@ import pytest
 from stateroom.agent import Estimate
 from stateroom.gallery import CounterEnvironment
 from stateroom.model import chat_tools, message
+from tests.cli.conftest import Command, stateroom
+from tests.rows import rows
 from tests.server.serving_models import Served, serving
+
+__all__ = ["stateroom"]  # a fixture
 
 TOOLS: Any = CounterEnvironment().tool_definitions()
 ADD = "Use the tools to change the counter: add 5, then add 2. Then read it and tell me its value."
@@ -42,6 +47,7 @@ READ_CHAT: Any = [
 ]
 
 Ask = Callable[..., Any]
+Run = Callable[[str, str, str], list[tuple[float, int]]]
 
 
 @pytest.fixture(scope="module")
@@ -92,18 +98,14 @@ def test_a_response_with_a_call(responses: Ask) -> None:
     assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
 
 
-def test_a_response_with_a_message(responses: Ask) -> None:
-    response, _ = responses(input=READ, tools=TOOLS)
-    assert response.output_text == "The counter is at 9."
-
-
-def test_results_of_tools_may_be_parts(responses: Ask) -> None:
+def test_a_response_with_a_message_whether_results_of_tools_are_texts_or_parts(responses: Ask) -> None:
     as_parts = [
         {**item, "output": [{"type": "input_text", "text": item["output"]}]} if "output" in item else item
         for item in READ
     ]
-    response, _ = responses(input=as_parts, tools=TOOLS)
-    assert response.output_text == "The counter is at 9."
+    for items in (READ, as_parts):
+        response, _ = responses(input=items, tools=TOOLS)
+        assert response.output_text == "The counter is at 9."
 
 
 def test_a_streamed_call(responses: Ask) -> None:
@@ -166,6 +168,37 @@ def test_the_model_is_listed(client: openai.OpenAI) -> None:
     assert client.models.retrieve("reference:counter").owned_by == "stateroom"
     with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
         client.models.retrieve("gpt")
+
+
+@pytest.fixture
+def run(stateroom: Command) -> Run:
+    """Runs an environment with a model; gives the reward of each episode, and how many items it took."""
+
+    def run(environment: str, model: str, name: str) -> list[tuple[float, int]]:
+        options = ("--model", model, "--repeats", 3, "--store", "memory://", "--output", f"{name}.jsonl")
+        done = stateroom("run", environment, *options)
+        assert done.code == 0, done.err
+        return [(row["reward"], len(row["response"]["output"])) for row in rows(f"{name}.jsonl")]
+
+    return run
+
+
+@pytest.mark.parametrize(("api", "environment"), [("chat", "counter"), ("responses", "extraction")])
+def test_a_policy_acts_as_it_does_without_a_server_luck_and_all(
+    run: Run, api: str, environment: str, tmp_path: Path
+) -> None:
+    here = run(environment, "noisy", "here")
+    with serving(f"noisy:{environment}", tmp_path) as served:
+        assert run(environment, f"{api}:{served.name}@{served.url}", "there") == here
+    assert {reward for reward, _ in here} == {0.0, 1.0}
+
+
+@pytest.mark.parametrize(("api", "how"), [("chat", signal.SIGINT), ("responses", signal.SIGTERM)])
+def test_rollouts_are_served_again_until_a_signal(run: Run, api: str, how: signal.Signals, tmp_path: Path) -> None:
+    first = run("counter", "noisy", "first")
+    with serving("replay:first.jsonl", tmp_path) as served:
+        assert run("counter", f"{api}:{served.name}@{served.url}", "again") == first
+        assert served.stop(how) == (0, "")
 
 
 @pytest.mark.more("a local model")

@@ -105,51 +105,53 @@ async def post(telling: Telling) -> AsyncIterator[Post]:
         yield made
 
 
+CHAT: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+RESPONSES: Any = {"model": "m", "input": "hi"}
+
+ITEMS: list[Any] = [
+    "hello",
+    {"role": "user", "content": 3},
+    {"role": "user", "content": ["a"]},
+    {"role": "user", "content": [{"text": 7}]},
+    {"content": "hello"},
+    {"type": ["message"], "content": "hi"},
+    {"type": "function_call", "name": "f"},
+    {"type": "function_call", "call_id": "a"},
+    {"type": "function_call_output", "call_id": "a"},
+    {"type": "item_reference", "id": "a"},
+]
+"""What is no item of an input."""
+
+MESSAGES: list[Any] = [
+    {"role": "robot"},
+    {"role": "user", "content": 3},
+    {"role": "user", "content": [{"type": "image_url", "image_url": 7}]},
+    {"role": "user", "content": [{"type": "file", "file": 7}]},
+]
+"""What is no message of a chat."""
+
+
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [
         ("/v1/responses", {}, "model"),
         ("/v1/responses", {"model": 3}, "model"),
         ("/v1/responses", {"model": "m"}, "input"),
-        ("/v1/responses", {"model": "m", "input": []}, "input"),
-        ("/v1/responses", {"model": "m", "input": ["hello"]}, "input[0]"),
-        ("/v1/responses", {"model": "m", "input": [{"role": "user", "content": 3}]}, "input[0]"),
-        ("/v1/responses", {"model": "m", "input": [{"role": "user", "content": ["a"]}]}, "input[0]"),
-        ("/v1/responses", {"model": "m", "input": [{"content": "hello"}]}, "input[0]"),
-        ("/v1/responses", {"model": "m", "input": [{"type": "function_call", "name": "f"}]}, "input[0]"),
-        ("/v1/responses", {"model": "m", "input": [{"type": "function_call", "call_id": "a"}]}, "input[0]"),
-        ("/v1/responses", {"model": "m", "input": [{"type": "function_call_output", "call_id": "a"}]}, "input[0]"),
-        ("/v1/responses", {"model": "m", "input": [{"type": "item_reference", "id": "a"}]}, "input[0]"),
-        ("/v1/responses", {"model": "m", "input": "hi", "tools": {}}, "tools"),
-        ("/v1/responses", {"model": "m", "input": "hi", "tools": [{"type": "web_search"}]}, "tools"),
-        ("/v1/responses", {"model": "m", "input": "hi", "stream": "yes"}, "stream"),
-        ("/v1/responses", {"model": "m", "input": "hi", "previous_response_id": "r"}, "previous_response_id"),
-        ("/v1/responses", {"model": "m", "input": "hi", "store": True}, "store"),
-        ("/v1/responses", {"model": "m", "input": "hi", "metadata": {"seed": "lucky"}}, "metadata.seed"),
+        ("/v1/responses", {**RESPONSES, "input": []}, "input"),
+        *(("/v1/responses", {**RESPONSES, "input": [item]}, "input[0]") for item in ITEMS),
+        ("/v1/responses", {**RESPONSES, "tools": {}}, "tools"),
+        ("/v1/responses", {**RESPONSES, "tools": [{"type": "web_search"}]}, "tools"),
+        ("/v1/responses", {**RESPONSES, "stream": "yes"}, "stream"),
+        ("/v1/responses", {**RESPONSES, "previous_response_id": "r"}, "previous_response_id"),
+        ("/v1/responses", {**RESPONSES, "store": True}, "store"),
+        ("/v1/responses", {**RESPONSES, "metadata": {"seed": "lucky"}}, "metadata.seed"),
         ("/v1/chat/completions", {"model": "m"}, "messages"),
-        ("/v1/chat/completions", {"model": "m", "messages": "hi"}, "messages"),
-        ("/v1/chat/completions", {"model": "m", "messages": [{"role": "robot"}]}, "messages"),
-        ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": 3}]}, "messages"),
-        ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "hi"}], "n": 2}, "n"),
-        (
-            "/v1/chat/completions",
-            {"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": [{}]},
-            "tools",
-        ),
-        ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "hi"}], "seed": "x"}, "seed"),
+        ("/v1/chat/completions", {**CHAT, "messages": "hi"}, "messages"),
+        *(("/v1/chat/completions", {**CHAT, "messages": [message]}, "messages") for message in MESSAGES),
+        ("/v1/chat/completions", {**CHAT, "n": 2}, "n"),
+        ("/v1/chat/completions", {**CHAT, "tools": [{}]}, "tools"),
+        ("/v1/chat/completions", {**CHAT, "seed": "x"}, "seed"),
         ("/v1/chat/completions", b'{"model": "m", "messages": [{"role": "user"}], "seed": 1e999}', "seed"),
-        (
-            "/v1/chat/completions",
-            {"model": "m", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": 7}]}]},
-            "messages",
-        ),
-        (
-            "/v1/chat/completions",
-            {"model": "m", "messages": [{"role": "user", "content": [{"type": "file", "file": 7}]}]},
-            "messages",
-        ),
-        ("/v1/responses", {"model": "m", "input": [{"role": "user", "content": [{"text": 7}]}]}, "input[0]"),
-        ("/v1/responses", {"model": "m", "input": [{"type": ["message"], "content": "hi"}]}, "input[0]"),
     ],
 )
 async def test_a_field_that_is_wrong_is_named(post: Post, telling: Telling, path: str, body: Any, field: str) -> None:
@@ -196,7 +198,7 @@ async def test_requests_that_are_none(post: Post, path: str, method: str, body: 
 )
 async def test_a_model_that_fails(model: Model, status: int, code: str) -> None:
     async with posting(model) as post:
-        found, body, headers = await post("/v1/responses", {"model": "m", "input": "hi"})
+        found, body, headers = await post("/v1/responses", RESPONSES)
     assert (found, body["error"]["type"], body["error"]["code"]) == (status, "server_error", code)
     says(body["error"]["message"])
     assert headers.get("x-should-retry") == ("false" if status == 500 else None)
@@ -204,24 +206,22 @@ async def test_a_model_that_fails(model: Model, status: int, code: str) -> None:
 
 async def test_a_message_of_no_words_says_nothing() -> None:
     async with posting(Fixed({"type": "message", "content": None})) as post:
-        _, response, _ = await post("/v1/responses", {"model": "m", "input": "hi"})
+        _, response, _ = await post("/v1/responses", RESPONSES)
     assert [part["text"] for part in response["output"][0]["content"]] == [""]
 
 
 async def test_what_is_no_text_is_streamed_whole() -> None:
     sound = {"type": "output_audio", "data": "AAAA"}
     async with posting(Fixed({"type": "message", "content": [sound]})) as post:
-        _, text, _ = await post("/v1/responses", {"model": "m", "input": "hi", "stream": True})
+        _, text, _ = await post("/v1/responses", {**RESPONSES, "stream": True})
     told = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
     assert [each["part"] for each in told if "part" in each] == [sound, sound]
 
 
 async def test_an_answer_that_was_cut_off_is_incomplete() -> None:
     async with posting(Fixed(message("and so"), truncated=True)) as post:
-        _, response, _ = await post("/v1/responses", {"model": "m", "input": "hi"})
-        _, completion, _ = await post(
-            "/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-        )
+        _, response, _ = await post("/v1/responses", RESPONSES)
+        _, completion, _ = await post("/v1/chat/completions", CHAT)
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert completion["choices"][0]["finish_reason"] == "length"
 
@@ -232,16 +232,12 @@ async def test_what_a_policy_leaves_out_is_filled_in() -> None:
         {"type": "function_call", "call_id": "a", "name": "f", "arguments": {"x": 1}},
     ]
     async with posting(Fixed(*loose)) as post:
-        _, response, _ = await post("/v1/responses", {"model": "m", "input": "hi"})
+        _, response, _ = await post("/v1/responses", RESPONSES)
     said, call = response["output"]
     assert said["content"] == [{"type": "output_text", "text": "plain", "annotations": []}]
     assert (said["role"], said["status"]) == ("assistant", "completed")
     assert json.loads(call["arguments"]) == {"x": 1}
     assert said["id"] != call["id"]
-
-
-CHAT: Any = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-RESPONSES: Any = {"model": "m", "input": "hi"}
 
 
 async def test_the_luck_of_an_episode_is_the_clients_or_that_of_its_opening(post: Post, telling: Telling) -> None:

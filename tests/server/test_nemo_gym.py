@@ -122,9 +122,6 @@ def test_gyms_own_check_of_sessions_passes(counter: Servers) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# Gym's rollout collection, and our agent.
-
-
 def test_gym_collects_the_episodes_of_our_agent(counter: Servers, tmp_path: Path) -> None:
     """As docs/serving.md says: the agent and what Gym puts before it are one server of ours."""
     place = {"host": "127.0.0.1", "port": counter.environment}

@@ -13,6 +13,7 @@ import pytest
 
 from stateroom.server import api, process
 from tests.patience import PATIENCE
+from tests.server.conftest import until
 
 SEED = {"initial_count": 3, "expected_count": 5}
 LIMIT = 32 * 2**10
@@ -88,15 +89,17 @@ def impatient(start: Any) -> Any:
     return start("--send-timeout", "0.2")
 
 
+async def seed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, row: Any = None) -> tuple[str, str]:
+    """The cookie of a new session, as a header, and its id."""
+    writer.write(post("/seed_session", row))
+    seeded = await read(reader)
+    return "Cookie: " + seeded.headers["set-cookie"].partition(";")[0], seeded.json["session_id"]
+
+
 @pytest.fixture
 async def session(served: Any, wire: Any) -> str:
     """The cookie of a session of its own, as a header."""
-    reader, writer = await wire(served.port)
-    writer.write(post("/seed_session"))
-    return "Cookie: " + (await read(reader)).headers["set-cookie"].partition(";")[0]
-
-
-# Pipelining.
+    return (await seed(*await wire(served.port)))[0]
 
 
 async def test_requests_in_one_packet_are_answered_in_order(served: Any, wire: Any, session: str) -> None:
@@ -120,9 +123,7 @@ async def test_requests_in_packets_of_their_own_are_answered_in_order(served: An
     assert [reply.get("value") for reply in replies] == [None if count % 2 else count // 2 for count in range(200)]
 
 
-async def test_a_reply_waits_for_a_stream_that_was_asked_for_before(
-    served: Any, wire: Any, session: str, until: Any
-) -> None:
+async def test_a_reply_waits_for_a_stream_that_was_asked_for_before(served: Any, wire: Any, session: str) -> None:
     other_reader, other = await wire(served.port)
     other.write(get("/admin/sessions"))
     listed = (await read(other_reader)).json
@@ -160,9 +161,6 @@ async def test_what_was_asked_before_nonsense_is_answered(served: Any, wire: Any
         assert last.json["value"] == number
         assert last.headers["connection"] == "close"
         assert await ends(reader)
-
-
-# Versions and headers.
 
 
 @pytest.mark.parametrize("request_", [get("/health", version="1.0"), get("/health", "Connection: close")])
@@ -304,7 +302,7 @@ async def test_a_body_that_is_too_large_is_refused_and_the_connection_stays(
 # Clients that leave, or do not listen.
 
 
-async def test_clients_that_leave_do_no_harm(served: Any, wire: Any, session: str, tmp_path: Path, until: Any) -> None:
+async def test_clients_that_leave_do_no_harm(served: Any, wire: Any, session: str, tmp_path: Path) -> None:
     for part in (b"", b"GET /hea", post("/add", {"count": 1}, session)[:-1]):
         _, writer = await wire(served.port)
         writer.write(part)
@@ -344,7 +342,7 @@ async def test_a_client_that_reads_slowly_gets_everything_in_order(served: Any, 
 
 
 async def test_a_client_that_closes_its_own_side_is_answered(
-    served: Any, wire: Any, session: str, tmp_path: Path, until: Any
+    served: Any, wire: Any, session: str, tmp_path: Path
 ) -> None:
     began, go_on = tmp_path / "began", tmp_path / "go on"
     reader, writer = await wire(served.port)
@@ -389,12 +387,9 @@ LARGE = 15_000_000
 
 
 @pytest.mark.parametrize("closing", [False, True], ids=["kept", "closing"])
-async def test_a_client_that_does_not_read_its_reply_is_dropped(
-    impatient: Any, wire: Any, until: Any, closing: bool
-) -> None:
+async def test_a_client_that_does_not_read_its_reply_is_dropped(impatient: Any, wire: Any, closing: bool) -> None:
     reader, writer = await wire(impatient.port)
-    writer.write(post("/seed_session"))
-    session = "Cookie: " + (await read(reader)).headers["set-cookie"].partition(";")[0]
+    session, _ = await seed(reader, writer)
     headers = (session, "Connection: close") if closing else (session,)
     with unread(impatient.port, post("/text", {"size": LARGE}, *headers)) as client:
         await until(lambda: is_reset(client))
@@ -402,14 +397,12 @@ async def test_a_client_that_does_not_read_its_reply_is_dropped(
     assert (await read(reader)).status == 200
 
 
-async def test_a_client_that_does_not_read_its_stream_is_dropped(impatient: Any, wire: Any, until: Any) -> None:
+async def test_a_client_that_does_not_read_its_stream_is_dropped(impatient: Any, wire: Any) -> None:
     reader, writer = await wire(impatient.port)
-    writer.write(post("/seed_session"))
-    seeded = await read(reader)
-    session = "Cookie: " + seeded.headers["set-cookie"].partition(";")[0]
+    session, id = await seed(reader, writer)
     writer.write(post("/note", {"size": LARGE}, session))
     assert (await read(reader)).status == 200
-    with unread(impatient.port, get(f"/admin/sessions/{seeded.json['session_id']}/log/stream")) as client:
+    with unread(impatient.port, get(f"/admin/sessions/{id}/log/stream")) as client:
         await until(lambda: is_reset(client))
 
 
@@ -419,8 +412,7 @@ async def test_a_client_that_does_not_read_its_stream_is_dropped(impatient: Any,
 async def test_requests_leave_no_garbage_and_no_tasks(serve: Any, wire: Any) -> None:
     served = await serve()
     reader, writer = await wire(served.port)
-    writer.write(post("/seed_session", SEED))
-    cookie = "Cookie: " + (await read(reader)).headers["set-cookie"].partition(";")[0]
+    cookie, _ = await seed(reader, writer, SEED)
     requests = [
         post("/increment_counter", {"count": 1}, cookie),
         post("/get_counter_value", {}, cookie),
@@ -452,7 +444,7 @@ async def test_requests_leave_no_garbage_and_no_tasks(serve: Any, wire: Any) -> 
 
 
 async def test_a_stream_ends_with_its_client_though_another_request_waits(
-    serve: Any, wire: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+    serve: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A client that is not read from is missed when it is written to.
     monkeypatch.setattr(api, "HEARTBEAT_SECONDS", 0.05)

@@ -14,30 +14,34 @@ from stateroom import Environment, State, ToolError, tool
 from stateroom.errors import JudgeFailed
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
 from stateroom.model import Item, Policy, function_call, message, outputs_of
-from stateroom.rollout import generate_tasks, run
+from stateroom.pauses import Pauses
+from stateroom.rollout import client, generate_tasks, run
 from stateroom.session import Clock, SessionInfo
 from tests.messages import says
-from tests.rows import rows
-from tests.server.here_and_there import lines, plan, run_in_both
+from tests.rows import rows, write_rows
+from tests.server.conftest import until
+from tests.server.here_and_there import lines, plan, run_in_both, run_to_failure
+from tests.servers.proxy import FAULTS, Fault, Proxy
 
 COUNTS = generate_tasks(CounterEnvironment, 8, seed=1)
+REFERENCE, NOISY = (CounterEnvironment.policies[name] for name in ("reference", "noisy"))
 
 
-# The same files.
-
-
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
 @pytest.mark.parametrize("policy", ["reference", "noisy"])
 @pytest.mark.parametrize("kind", [CounterEnvironment, ExtractionEnvironment, WeatherEnvironment])
-async def test_here_and_there_give_the_same_files(
-    serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]], policy: str, store: str
+async def test_here_and_there_give_the_same_files_and_sessions_that_are_closed(
+    serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]], policy: str, store_url: str
 ) -> None:
-    url = "memory://" if store == "memory" else f"sqlite:///{tmp_path / 'rooms.db'}"
-    served = await serve(kind(), store=url)
+    served = await serve(kind(), store=store_url)
     tasks = generate_tasks(kind, 8, seed=1)
-    report, _ = await run_in_both(tmp_path, served.url, kind(), kind.policies[policy], tasks=tasks)
+    report, there = await run_in_both(tmp_path, served.url, kind(), kind.policies[policy], tasks=tasks)
     assert report.episodes == len(report.rows) == 24
     assert policy == "noisy" or report.metrics["agent_metrics"]["mean/reward"] == 1.0
+    heads = await served.services.store.heads(limit=100)
+    names = {row["_stateroom_session"] for row in rows(there.files.rollouts)}
+    assert {(head.id, head.closed) for head in heads} == (
+        {(name, True) for name in names} if kind is not WeatherEnvironment else set()
+    )
 
 
 class Dice(State):
@@ -111,18 +115,6 @@ async def test_limits_are_the_same(serve: Any, tmp_path: Path, policy: type[Poli
     assert [row["truncated"] for row in report.rows] == [1, 1, 1]
 
 
-async def test_every_session_is_judged_and_closed(serve: Any, tmp_path: Path) -> None:
-    served = await serve()
-    policy = CounterEnvironment.policies["reference"]
-    there = plan(tmp_path, "there", CounterEnvironment(), policy, tasks=COUNTS, server=served.url)
-    await run(there)
-    sessions = served.services.environments["counter"].sessions
-    heads = await sessions.store.heads(limit=100)
-    assert {head.id for head in heads} == {row["_stateroom_session"] for row in rows(there.files.rollouts)}
-    assert len(heads) == 24
-    assert all(head.closed for head in heads)
-
-
 async def test_rollouts_can_be_run_again(serve: Any, tmp_path: Path) -> None:
     served = await serve(ExtractionEnvironment())
     tasks = generate_tasks(ExtractionEnvironment, 4, seed=1)
@@ -137,25 +129,19 @@ async def test_rollouts_can_be_run_again(serve: Any, tmp_path: Path) -> None:
     assert lines(there.files.rollouts) == lines(here.files.rollouts)
 
 
-async def test_a_row_cannot_make_episodes_share_a_session(serve: Any, tmp_path: Path) -> None:
-    served = await serve()
+async def test_a_row_cannot_make_episodes_share_a_session(served: Any, tmp_path: Path) -> None:
     tasks = [{**task, "resources_session_id": "ours"} for task in COUNTS]
-    policy = CounterEnvironment.policies["reference"]
-    report, _ = await run_in_both(tmp_path, served.url, CounterEnvironment(), policy, tasks=tasks)
+    report, _ = await run_in_both(tmp_path, served.url, CounterEnvironment(), REFERENCE, tasks=tasks)
     assert report.metrics["agent_metrics"]["mean/reward"] == 1.0
 
 
 async def test_one_of_several_environments(serve: Any, tmp_path: Path) -> None:
     served = await serve(CounterEnvironment(), WeatherEnvironment())
-    policy = CounterEnvironment.policies["reference"]
-    await run_in_both(tmp_path, f"{served.url}/counter/", CounterEnvironment(), policy, tasks=COUNTS)
-    lost = plan(tmp_path, "lost", CounterEnvironment(), policy, tasks=COUNTS, server=served.url)
+    await run_in_both(tmp_path, f"{served.url}/counter/", CounterEnvironment(), REFERENCE, tasks=COUNTS)
+    lost = plan(tmp_path, "lost", CounterEnvironment(), REFERENCE, tasks=COUNTS, server=served.url)
     report = await run(lost)
     assert report.failed == 24
     says(str(report.first_error))
-
-
-# Calls that fail.
 
 
 class Mishaps(State):
@@ -261,15 +247,11 @@ async def test_a_call_that_fails_reads_the_same(serve: Any, tmp_path: Path) -> N
     assert report.tool_failures.first == "crash: tool_failed"  # the server alone knows the place
 
 
-# A session that is gone.
-
-
 @pytest.mark.parametrize(
     ("what", "code"),
     [("close", "410 session_closed"), ("verify", "409 session_sealed"), ("delete", "410 unknown_session")],
 )
-async def test_a_session_that_is_gone_ends_the_episode(serve: Any, tmp_path: Path, what: str, code: str) -> None:
-    served = await serve()
+async def test_a_session_that_is_gone_ends_the_episode(served: Any, tmp_path: Path, what: str, code: str) -> None:
 
     async def happens() -> None:
         sessions = served.services.environments["counter"].sessions
@@ -289,12 +271,7 @@ async def test_a_session_that_is_gone_ends_the_episode(serve: Any, tmp_path: Pat
                 await happens()
             return [function_call("increment_counter", "c", count=1)]
 
-    there = plan(
-        tmp_path, "there", CounterEnvironment(), Meddles, tasks=COUNTS[:1], repeats=1, server=served.url, max_steps=5
-    )
-    report = await run(there)
-    (failed,) = rows(there.files.failures)
-    assert report.failed == 1
+    failed = await run_to_failure(tmp_path, served.url, CounterEnvironment(), Meddles, tasks=COUNTS[:1], max_steps=5)
     assert (failed["_ng_failure_class"], failed["_ng_failure_terminal"]) == ("environment", True)
     assert failed["error"].startswith(f"ServerFailed: increment_counter got {code}")
     assert len(failed["_stateroom_session"]) == 24
@@ -312,9 +289,7 @@ async def test_a_verifier_that_breaks_fails_the_episode(serve: Any, tmp_path: Pa
             raise LookupError("a secret")
 
     served = await serve(BrokenEnvironment())
-    there = plan(tmp_path, "there", BrokenEnvironment(), Rolls, tasks=[{}], repeats=1, server=served.url)
-    await run(there)
-    (failed,) = rows(there.files.failures)
+    failed = await run_to_failure(tmp_path, served.url, BrokenEnvironment(), Rolls, tasks=[{}])
     assert (failed["_ng_failure_class"], failed["_ng_failure_terminal"]) == ("environment", True)
     says(failed["error"])
 
@@ -328,10 +303,7 @@ class Mumbling(CounterEnvironment):
 
 async def test_an_episode_whose_judge_fails_waits_for_its_verdict(serve: Any, tmp_path: Path) -> None:
     served = await serve(Mumbling())
-    policy = CounterEnvironment.policies["reference"]
-    there = plan(tmp_path, "there", CounterEnvironment(), policy, server=served.url, tasks=COUNTS[:1], repeats=1)
-    assert (await run(there)).failed == 1
-    [row] = rows(there.files.failures)
+    row = await run_to_failure(tmp_path, served.url, CounterEnvironment(), REFERENCE, tasks=COUNTS[:1])
     assert (row["_ng_failure_class"], row["_ng_failure_terminal"]) == ("judge", False)
     assert "the judge's model mumbles" in row["error"]
     assert row["response"]["output"]
@@ -339,16 +311,47 @@ async def test_an_episode_whose_judge_fails_waits_for_its_verdict(serve: Any, tm
     assert session.verdict is None  # and it is open
 
 
-async def test_a_task_that_the_server_cannot_use_fails_its_episode(serve: Any, tmp_path: Path) -> None:
-    served = await serve()
-    there = plan(tmp_path, "there", DiceEnvironment(), Rolls, tasks=[{}, COUNTS[0]], repeats=1, server=served.url)
-    report = await run(there)
-    (failed,) = rows(there.files.failures)
-    assert report.failed == 1
+async def test_a_task_that_the_server_cannot_use_fails_its_episode(served: Any, tmp_path: Path) -> None:
+    failed = await run_to_failure(tmp_path, served.url, DiceEnvironment(), Rolls, tasks=[{}, COUNTS[0]])
     says(failed["error"])
 
 
-# The command.
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_bad_network_changes_nothing(served: Any, tmp_path: Path, fault: Fault) -> None:
+    here = plan(tmp_path, "here", CounterEnvironment(), NOISY, tasks=COUNTS)
+    await run(here)
+    with Proxy(served.url) as proxy:
+        proxy.fail(*[Fault.NONE, Fault.NONE, Fault.NONE, Fault.NONE, fault] * 20)
+        there = plan(tmp_path, "there", CounterEnvironment(), NOISY, tasks=COUNTS, server=proxy.url)
+        report = await run(there)
+    assert proxy.faults == 20
+    assert report.first_error is None
+    assert lines(there.files.rollouts) == lines(here.files.rollouts)
+    assert 0 < report.metrics["agent_metrics"]["mean/reward"] < 1
+
+
+async def test_a_server_that_goes_away_fails_the_episodes_that_are_left(
+    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PAUSES", Pauses(0.0, 0.0))
+    served = await serve()
+    with Proxy(served.url) as proxy:
+        proxy.delay = 0.005
+        given: dict[str, Any] = {"tasks": COUNTS, "server": proxy.url, "concurrency": 4}
+        there = plan(tmp_path, "there", CounterEnvironment(), REFERENCE, **given)
+        running = asyncio.create_task(run(there))
+        await until(lambda: there.files.rollouts.exists() and len(rows(there.files.rollouts)) >= 4)
+        proxy.refuse()
+        report = await running
+    finished, failed = rows(there.files.rollouts), rows(there.files.failures)
+    assert (len(finished), len(failed)) == (24 - report.failed, report.failed)
+    assert failed
+    assert {row["reward"] for row in finished} == {1.0}
+    for row in failed:
+        assert (row["_ng_failure_class"], row["_ng_failure_terminal"]) == ("server", False)
+        assert row["error"].startswith(f"ServerUnavailable: no answer from {proxy.url}/")
+    begun = [row for row in failed if "_stateroom_session" in row]
+    assert 0 < len(begun) <= 4
 
 
 async def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
@@ -360,13 +363,11 @@ async def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def test_the_command_without_an_environment(serve: Any, tmp_path: Path) -> None:
-    served = await serve()
-    tools = CounterEnvironment().tool_definitions()
-    tasks = [
-        {**task, "responses_create_params": {**task["responses_create_params"], "tools": tools}} for task in COUNTS
-    ]
-    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+async def test_the_command_without_an_environment(served: Any, tmp_path: Path) -> None:
+    tasks = generate_tasks(CounterEnvironment, 8, seed=1)
+    for task in tasks:
+        task["responses_create_params"]["tools"] = CounterEnvironment().tool_definitions()
+    write_rows(tmp_path / "tasks.jsonl", tasks)
     policy = "stateroom.gallery.counter.policies:ReferencePolicy"
     code, out, err = await command(
         tmp_path, "--server", served.url, "--input", "tasks.jsonl", "--model", policy, "--json"

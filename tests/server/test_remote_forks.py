@@ -27,6 +27,7 @@ from stateroom.rollout import (
 from tests.messages import raises
 from tests.plans import make_branching, make_run
 from tests.rows import rows, without
+from tests.server.here_and_there import run_in_both
 
 NAMES = ("session", "revision", "_stateroom_session", "_stateroom_parent", "_stateroom_times")
 
@@ -48,16 +49,11 @@ def lines(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", [CounterEnvironment, ExtractionEnvironment, WeatherEnvironment])
 async def test_groups_are_the_same_here_and_there(
-    serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]]
+    serve: Any, tmp_path: Path, shared_url: str, kind: type[Environment[Any, Any]]
 ) -> None:
-    served = await serve(kind(), store=f"sqlite:///{tmp_path / 'rooms.db'}")
-    here = make_run(**settings(tmp_path, "here", kind, group=4))
-    there = make_run(**settings(tmp_path, "there", kind, group=4, server=served.url))
-    reports = [await run(here), await run(there)]
-    assert [report.first_error for report in reports] == [None, None]
-    assert lines(there.files.rollouts) == lines(here.files.rollouts)
-    assert lines(there.files.inputs) == lines(here.files.inputs)
-    assert there.files.metrics.read_bytes() == here.files.metrics.read_bytes()
+    served = await serve(kind(), store=shared_url)
+    given: dict[str, Any] = {"tasks": generate_tasks(kind, 3, seed=1), "repeats": 1, "group": 4}
+    _, there = await run_in_both(tmp_path, served.url, kind(), kind.policies["noisy"], **given)
     parents = [row.get("_stateroom_parent") for row in rows(there.files.rollouts)]
     if kind is WeatherEnvironment:
         assert set(parents) == {None}
@@ -77,9 +73,9 @@ async def test_groups_are_the_same_here_and_there(
 @pytest.mark.parametrize("rule", [BestOf(3, at=1), Beam(), MonteCarlo(2)], ids=lambda rule: type(rule).__name__)
 @pytest.mark.parametrize("kind", [ExtractionEnvironment, WeatherEnvironment])
 async def test_trees_are_the_same_here_and_there(
-    serve: Any, tmp_path: Path, kind: type[Environment[Any, Any]], rule: Any
+    serve: Any, tmp_path: Path, shared_url: str, kind: type[Environment[Any, Any]], rule: Any
 ) -> None:
-    served = await serve(kind(), store=f"sqlite:///{tmp_path / 'rooms.db'}")
+    served = await serve(kind(), store=shared_url)
     here = make_branching(**settings(tmp_path, "here", kind, rule=rule))
     there = make_branching(**settings(tmp_path, "there", kind, rule=rule, server=served.url))
     reports = [await branch(here), await branch(there)]
@@ -89,22 +85,15 @@ async def test_trees_are_the_same_here_and_there(
     assert there.files.metrics.read_bytes() == here.files.metrics.read_bytes()
 
 
-async def test_an_environment_that_only_the_server_knows(serve: Any, tmp_path: Path) -> None:
-    served = await serve()
-    environment = CounterEnvironment()
-    tasks = [
-        {
-            **task,
-            "responses_create_params": {**task["responses_create_params"], "tools": environment.tool_definitions()},
-        }
-        for task in generate_tasks(CounterEnvironment, 2, seed=1)
-    ]
+async def test_an_environment_that_only_the_server_knows(served: Any, tmp_path: Path) -> None:
+    tasks = generate_tasks(CounterEnvironment, 2, seed=1)
+    for task in tasks:
+        task["responses_create_params"]["tools"] = CounterEnvironment().tool_definitions()
     given = settings(tmp_path, "there", CounterEnvironment, tasks=tasks, server=served.url, group=3)
     planned = make_run(**(given | {"environment": RemoteEnvironment()}))
     report = await run(planned)
     assert (report.episodes, report.failed) == (6, 0)
-    rows = map(json.loads, planned.files.rollouts.read_text().splitlines())
-    assert {row["_stateroom_parent"]["revision"] for row in rows} == {1}
+    assert {row["_stateroom_parent"]["revision"] for row in rows(planned.files.rollouts)} == {1}
 
 
 async def test_the_admin_token_is_asked_for_before_anything_runs(serve: Any, tmp_path: Path) -> None:

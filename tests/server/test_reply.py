@@ -19,7 +19,7 @@ from stateroom.session import STANDARD, Lifecycle
 from tests.messages import says
 from tests.rows import rows
 from tests.server.conftest import Connect, Served
-from tests.server.here_and_there import plan, run_in_both
+from tests.server.here_and_there import plan, run_in_both, run_to_failure
 
 
 class Talk(State):
@@ -71,47 +71,40 @@ def key(name: str) -> dict[str, Any]:
 
 
 async def seeded(served: Served) -> dict[str, Any]:
-    status, found = await served.post("/seed_session", {})
-    assert status == 200
+    found = await served.good("/seed_session", {})
     return dict(found)
+
+
+@pytest.fixture
+async def talk(serve: Any) -> Any:
+    return await serve(TalkEnvironment())
 
 
 # The endpoint.
 
 
-async def test_a_message_is_answered_until_there_is_no_more_to_say(serve: Any) -> None:
-    served = await serve(TalkEnvironment())
-    assert (await seeded(served))["replies"] is True
-    status, first = await served.post("/reply", {"message": "hello"}, **key("1"))
+async def test_a_message_is_answered_once_until_there_is_no_more_to_say(talk: Any) -> None:
+    assert (await seeded(talk))["replies"] is True
+    status, first = await talk.post("/reply", {"message": "hello"}, **key("1"))
     assert (status, first["reply"].startswith("You said 'hello'")) == (200, True)
-    assert (await served.post("/look"))[1] == ["hello"]
-    await served.post("/reply", {"message": "and?"}, **key("2"))
-    assert await served.post("/reply", {"message": "bye"}, **key("3")) == (200, {"reply": None})
+    assert await talk.post("/reply", {"message": "hello"}, **key("1")) == (200, first)
+    assert (await talk.post("/look"))[1] == ["hello"]
+    await talk.post("/reply", {"message": "and?"}, **key("2"))
+    assert await talk.post("/reply", {"message": "bye"}, **key("3")) == (200, {"reply": None})
 
 
-async def test_the_same_id_gives_the_same_answer_and_nobody_is_asked_again(serve: Any) -> None:
-    served = await serve(TalkEnvironment())
-    await seeded(served)
-    first = await served.post("/reply", {"message": "hello"}, **key("1"))
-    assert await served.post("/reply", {"message": "hello"}, **key("1")) == first
-    assert (await served.post("/look"))[1] == ["hello"]
-
-
-async def test_without_an_id_the_header_is_asked_for_and_a_model_learns_that_this_is_no_tool(serve: Any) -> None:
-    served = await serve(TalkEnvironment())
-    await seeded(served)
-    status, found = await served.post("/reply", {"message": "hello"})
+async def test_without_an_id_the_header_is_asked_for_and_a_model_learns_that_this_is_no_tool(talk: Any) -> None:
+    await seeded(talk)
+    status, found = await talk.post("/reply", {"message": "hello"})
     assert (status, found["error"]["code"]) == (422, "invalid_arguments")
     says(found["error"]["message"])
-    assert (await served.post("/look"))[1] == []
+    assert (await talk.post("/look"))[1] == []
 
 
-async def test_an_environment_that_does_not_answer_has_no_such_endpoint(serve: Any) -> None:
-    served = await serve()
+async def test_an_environment_that_does_not_answer_has_no_such_endpoint(served: Any) -> None:
     _, found = await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
     assert "replies" not in found
-    status, found = await served.post("/reply", {"message": "hello"}, **key("1"))
-    assert (status, found["error"]["code"]) == (404, "unknown_tool")
+    assert await served.refused("/reply", {"message": "hello"}, **key("1")) == (404, "unknown_tool")
 
 
 @pytest.mark.parametrize(
@@ -125,33 +118,21 @@ async def test_an_environment_that_does_not_answer_has_no_such_endpoint(serve: A
     ],
 )
 async def test_what_is_wrong_is_told_and_changes_nothing(
-    serve: Any, body: dict[str, Any], name: str, status: int, code: str
+    talk: Any, body: dict[str, Any], name: str, status: int, code: str
 ) -> None:
-    served = await serve(TalkEnvironment())
-    await seeded(served)
-    got, found = await served.post("/reply", body, **key(name))
+    await seeded(talk)
+    got, found = await talk.post("/reply", body, **key(name))
     assert (got, found["error"]["code"]) == (status, code)
     assert "a secret" not in found["error"]["message"]
-    assert (await served.post("/look"))[1] == []
+    assert (await talk.post("/look"))[1] == []
 
 
-async def test_it_takes_the_session_of_the_cookie(serve: Any, connect: Connect) -> None:
-    served = await serve(TalkEnvironment())
-    stranger = await connect(served.url)
-    status, found = await stranger.post("/reply", {"message": "hello"}, **key("1"))
-    assert (status, found["error"]["code"]) == (401, "unauthorized")
-    await seeded(served)
-    await served.post("/verify", {"response": {"output": []}})
-    status, found = await served.post("/reply", {"message": "hello"}, **key("1"))
-    assert (status, found["error"]["code"]) == (409, "session_sealed")
-
-
-async def test_without_a_state_it_works_too(serve: Any) -> None:
-    served = await serve(OracleEnvironment())
-    await seeded(served)
-    status, found = await served.post("/reply", {"message": "why"}, **key("1"))
-    assert (status, found["reply"].startswith("why? ")) == (200, True)
-    assert (await served.post("/reply", {"message": "why"}, **key("1")))[1] == found
+async def test_it_takes_the_session_of_the_cookie(talk: Any, connect: Connect) -> None:
+    stranger = await connect(talk.url)
+    assert await stranger.refused("/reply", {"message": "hello"}, **key("1")) == (401, "unauthorized")
+    await seeded(talk)
+    await talk.post("/verify", {"response": {"output": []}})
+    assert await talk.refused("/reply", {"message": "hello"}, **key("1")) == (409, "session_sealed")
 
 
 async def test_it_is_described_where_it_is(serve: Any) -> None:
@@ -163,34 +144,14 @@ async def test_it_is_described_where_it_is(serve: Any) -> None:
     assert "x-stateroom-effect" not in operation
 
 
-async def test_it_is_no_tool_over_mcp(serve: Any) -> None:
-    served = await serve(TalkEnvironment())
-    headers = (await seeded(served))["mcp"]["headers"] | {"Accept": "application/json, text/event-stream"}
+async def test_it_is_no_tool_over_mcp(talk: Any) -> None:
+    headers = (await seeded(talk))["mcp"]["headers"] | {"Accept": "application/json, text/event-stream"}
     listing = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
-    _, found = await served.post("/mcp", listing, headers=headers)
+    _, found = await talk.post("/mcp", listing, headers=headers)
     assert sorted(each["name"] for each in found["result"]["tools"]) == ["look", "sign"]
     call = {**listing, "method": "tools/call", "params": {"name": "reply", "arguments": {"message": "hello"}}}
-    _, found = await served.post("/mcp", call, headers=headers)
+    _, found = await talk.post("/mcp", call, headers=headers)
     assert "there is no tool named 'reply'" in json.dumps(found)
-
-
-# Gymnasium-style.
-
-
-def said(text: str) -> dict[str, Any]:
-    return {"response": {"output": [message(text)]}}
-
-
-async def test_a_step_without_calls_is_answered_and_the_last_is_judged(serve: Any) -> None:
-    served = await serve(TalkEnvironment())
-    await served.post("/reset", {})
-    for number in (1, 2):
-        _, stepped = await served.post("/step", {**said(f"hello {number}"), "_ng_step_request_id": str(number)})
-        assert f"You said 'hello {number}'" in stepped["observation"]
-        assert (stepped["terminated"], stepped["reward"]) == (False, 0.0)
-    for _ in range(2):
-        _, stepped = await served.post("/step", {**said("bye"), "_ng_step_request_id": "3"})
-        assert (stepped["observation"], stepped["terminated"], stepped["reward"]) == (None, True, 3.0)
 
 
 # Runs.
@@ -298,12 +259,8 @@ async def test_a_model_cannot_call_reply_by_way_of_our_runner(serve: Any, tmp_pa
     assert output["error"]["code"] == "unknown_tool"
 
 
-async def test_who_asks_a_person_on_a_server_cannot_wait_there(serve: Any, tmp_path: Path) -> None:
-    served = await serve(TalkEnvironment())
-    there = plan(tmp_path, "there", TalkEnvironment(), Signs, tasks=[{}], repeats=1, server=served.url)
-    report = await run(there)
-    assert report.failed == 1
-    says(str(report.first_error))
+async def test_who_asks_a_person_on_a_server_cannot_wait_there(talk: Any, tmp_path: Path) -> None:
+    says((await run_to_failure(tmp_path, talk.url, TalkEnvironment(), Signs, tasks=[{}]))["error"])
 
 
 class PlayedEnvironment(TalkEnvironment):
@@ -323,8 +280,6 @@ async def test_a_model_that_fails_as_a_user_fails_the_episode_for_now_or_for_goo
     monkeypatch.setattr("stateroom.rollout.client.PAUSES", Pauses(0.0, 0.0))
     monkeypatch.setattr("stateroom.rollout.client._retry_after", lambda reply: 0.0)
     served = await serve(PlayedEnvironment("Hello.", error))
-    there = plan(tmp_path, "there", TalkEnvironment(), Talks, tasks=[{}], repeats=1, server=served.url)
-    report = await run(there)
-    says(str(report.first_error))
-    [failed] = rows(there.files.failures)
+    failed = await run_to_failure(tmp_path, served.url, TalkEnvironment(), Talks, tasks=[{}])
+    says(failed["error"])
     assert failed["_ng_failure_terminal"] is terminal

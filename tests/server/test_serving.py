@@ -13,29 +13,12 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from tests.server.conftest import until
+
 needs_ipv6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
 
 SEED = {"initial_count": 3, "expected_count": 5}
 MODULE = (sys.executable, "-m", "stateroom.cli")
-
-
-@pytest.fixture(scope="module")
-def served(launch_once: Any) -> Any:
-    """Two environments, all else by default."""
-    return launch_once("counter", "weather", STATEROOM_SECRET=None)
-
-
-def test_it_says_where_it_serves(served: Any) -> None:
-    root = f"http://127.0.0.1:{served.port}"
-    assert served.lines[:2] == [f"counter: {root}/counter", f"weather: {root}/weather"]
-    assert served.lines[2] == f"docs: {root}/docs   store: sqlite:///stateroom.db   workers: 1   stop with Ctrl-C"
-    assert (served.folder / "stateroom.db").stat().st_size > 0
-
-
-def test_it_does_not_say_the_password_of_its_store(launch: Any) -> None:
-    said = "\n".join(launch("counter", "--store", "memory://me:hush@here").lines)
-    assert "store: memory://me:***@here   workers: 1" in said
-    assert "hush" not in said
 
 
 async def test_environments_of_ones_own(launch: Any, connect: Any, room: str, tmp_path: Path) -> None:
@@ -74,9 +57,8 @@ def test_a_server_that_others_can_reach_says_what_is_missing(
     assert all(warning in command.said for warning in warnings)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-async def test_the_log_has_what_a_tool_raised(launch: Any, connect: Any, room: str, workers: str) -> None:
-    command = launch(room, "--workers", workers)
+async def test_the_log_has_what_a_tool_raised_in_any_worker(launch: Any, connect: Any, room: str) -> None:
+    command = launch(room, "--workers", "2")
     client = await connect(command.url)
     await client.post("/seed_session")
     status, body = await client.post("/fail")
@@ -100,18 +82,19 @@ async def test_it_outlives_its_terminal_under_nohup(launch: Any, connect: Any) -
     assert command.wait() == 0
 
 
-async def test_a_file_says_what_is_served_and_each_environment_has_its_arguments(
+async def test_a_file_says_what_is_served_with_its_arguments_and_no_password_is_said(
     launch: Any, connect: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "stateroom.yaml").write_text(
         "environments:\n  strict: {environment: counter, args: {strict: true}}\n"
-        "stores: {main: memory://}\n"
+        "stores: {main: memory://me:hush@here}\n"
         "serve: {environments: [strict, extraction], store: main, max_body: 2048, port: 1}\n"
     )
     command = launch("--config", "stateroom.yaml", "serve.max_body=4096")
     root = f"http://127.0.0.1:{command.port}"
     assert command.lines[:2] == [f"counter: {root}/counter", f"extraction: {root}/extraction"]
-    assert "store: memory://" in command.lines[2]
+    assert "store: memory://me:***@here   workers: 1" in command.lines[2]
+    assert "hush" not in "".join(command.lines)
     client = await connect(command.root)
     await client.post("/counter/seed_session", SEED)
     await client.post("/counter/increment_counter", {"count": 2})
@@ -151,7 +134,7 @@ CLEAR = '''
 
 
 async def test_a_server_that_reloads_has_the_new_tool_and_the_old_sessions(
-    launch: Any, connect: Any, until: Any, tmp_path: Path
+    launch: Any, connect: Any, tmp_path: Path
 ) -> None:
     source = tmp_path / "notes.py"
     source.write_text(NOTES)

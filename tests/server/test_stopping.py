@@ -15,7 +15,7 @@ import pytest
 from stateroom.server.asgi import SEND_WHOLE
 from stateroom.server.http import HTTPResponse
 from tests.patience import PATIENCE
-from tests.server.conftest import listening
+from tests.server.conftest import listening, until
 
 pytestmark = pytest.mark.more("time")
 
@@ -39,7 +39,7 @@ async def refuses(port: int) -> bool:
     ids=["SIGTERM", "SIGINT", "workers"],
 )
 async def test_calls_in_flight_are_finished_and_all_else_ends(
-    launch: Any, wire: Any, until: Any, connect: Any, room: str, tmp_path: Path, number: int, workers: int
+    launch: Any, wire: Any, connect: Any, room: str, tmp_path: Path, number: int, workers: int
 ) -> None:
     command = launch(room, "--workers", str(workers), "--timeout", str(2 * PATIENCE))  # which is no reason to wait
     client = await connect(command.url)
@@ -74,15 +74,14 @@ async def test_calls_in_flight_are_finished_and_all_else_ends(
 
 
 async def test_clients_that_do_not_read_or_do_not_finish_keep_nobody_waiting(
-    launch: Any, connect: Any, room: str, until: Any
+    launch: Any, connect: Any, room: str
 ) -> None:
     """Calls may take ten minutes here, and so might the end."""
     command = launch(room, "--timeout", "600", "--send-timeout", "600", "--receive-timeout", "600")
     client = await connect(command.url)
     _, seeded = await client.post("/seed_session")
     assert (await client.post("/note", {"size": LARGE}))[0] == 200
-    [cookie] = client.client.cookie_jar
-    head = f"HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie.key}={cookie.value}\r\nExpect: 100-continue\r\n"
+    head = f"HTTP/1.1\r\nHost: localhost\r\nCookie: stateroom_room={client.token}\r\nExpect: 100-continue\r\n"
     requests = [
         f'POST /text {head}Content-Length: 18\r\n\r\n{{"size": {LARGE}}}',
         f"GET /admin/sessions/{seeded['session_id']}/log/stream {head}\r\n",
@@ -92,7 +91,7 @@ async def test_clients_that_do_not_read_or_do_not_finish_keep_nobody_waiting(
         for request in requests:
             unread = stack.enter_context(socket.create_connection(("127.0.0.1", command.port)))
             unread.sendall(request.encode())
-            await until(lambda unread=unread: select.select([unread], [], [], 0)[0])
+            assert (await asyncio.to_thread(select.select, [unread], [], [], PATIENCE))[0]
 
         command.signal(signal.SIGTERM)
         assert await asyncio.to_thread(command.wait) == 0
@@ -112,7 +111,7 @@ async def test_a_thread_that_a_tool_has_left_behind_keeps_nobody_waiting(
 
 
 async def test_an_interrupt_that_is_repeated_ends_it_at_once(
-    launch: Any, until: Any, connect: Any, room: str, tmp_path: Path
+    launch: Any, connect: Any, room: str, tmp_path: Path
 ) -> None:
     command = launch(room)
     client = await connect(command.url)
@@ -171,7 +170,7 @@ class Traffic:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_what_was_acknowledged_is_there_after_a_crash(
-    launch: Any, until: Any, connect: Any, tmp_path: Path, workers: str
+    launch: Any, connect: Any, tmp_path: Path, workers: str
 ) -> None:
     command = launch("counter", "--workers", workers, STATEROOM_SECRET=None)
     clients = [Traffic(await connect(command.url)) for _ in range(8)]
@@ -191,17 +190,3 @@ async def test_what_was_acknowledged_is_there_after_a_crash(
         assert await traffic.client.post("/get_counter_value") == (200, {"count": traffic.acknowledged + 1})
     with closing(sqlite3.connect(tmp_path / "stateroom.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-
-# The sweep.
-
-
-async def test_expired_sessions_are_removed_from_memory_and_store(until: Any, serve: Any, store_url: str) -> None:
-    served = await serve(ttl=1, store=store_url)
-    _, seeded = await served.post("/seed_session", {"initial_count": 0, "expected_count": 0})
-    sessions = served.services.environments["counter"].sessions
-    assert sessions.loaded(seeded["session_id"]) is not None
-    await until(lambda: sessions.loaded(seeded["session_id"]) is None and served.services.count.live == 0)
-    sizes = await served.services.store.maintenance.sizes()
-    assert not any(sizes[kind].rows for kind in ("sessions", "entries", "snapshots") if kind in sizes)
-    assert (await served.post("/get_counter_value"))[0] == 410

@@ -27,12 +27,12 @@ async def test_a_sweep_that_fails_is_not_the_last(
 
 
 async def test_a_server_is_not_ready_when_the_thread_of_its_store_has_died(
-    serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Any, shared_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(*_: object) -> None:
         raise SystemExit("out of luck")
 
-    served = await serve(store=f"sqlite:///{tmp_path / 'rooms.db'}")
+    served = await serve(store=shared_url)
     monkeypatch.setattr("stateroom.store.sqlite.thread.do_together", die)
     async with asyncio.timeout(60):
         for path in ("/ready", "/ready"):

@@ -15,9 +15,16 @@ from stateroom.model import text_of
 from stateroom.server.threads import run_events
 from tests.environments import PurseEnvironment
 from tests.messages import raises
+from tests.server.conftest import until
 
 MODELS = Path(__file__).with_name("thread_models.py")
 COUNTER = {"environment": "counter", "task": {"initial_count": 3, "expected_count": 9}}
+ENDPOINTS: list[tuple[str, str, Any]] = [
+    *(("GET", "", None), ("GET", "/items", None), ("DELETE", "", None)),
+    *(("POST", "/messages", {"message": "x"}), ("POST", "/fork", {}), ("POST", "/cancel", {})),
+]
+"""What a thread answers, model or no model."""
+
 ADMIN = {"authorization": "Bearer the admin's token"}
 
 
@@ -65,9 +72,6 @@ class Talker:
 
 async def created(served: Any, **body: Any) -> Talker:
     return Talker(served, await Talker(served).good("POST", "", body))
-
-
-# A conversation.
 
 
 async def test_a_conversation(serve: Any, store_url: str) -> None:
@@ -141,20 +145,13 @@ async def test_a_fork_has_a_token_of_its_own(serve: Any, store_url: str) -> None
     assert await stranger.refused("GET") == (401, "unauthorized")
 
 
-async def test_a_deleted_thread_is_gone(serve: Any, store_url: str) -> None:
-    served = await serve(store=store_url)
-    talker = await created(served)
-    live = served.services.count.live
+async def test_a_deleted_thread_is_gone(stored: Any) -> None:
+    talker = await created(stored)
+    live = stored.services.count.live
     assert await talker.good("DELETE") == {"deleted": talker.thread["id"]}
-    assert served.services.count.live == live - 1
-    for method, rest, body in (
-        *(("GET", "", None), ("GET", "/items", None), ("DELETE", "", None)),
-        *(("POST", "/messages", {"message": "x"}), ("POST", "/fork", {}), ("POST", "/cancel", {})),
-    ):
+    assert stored.services.count.live == live - 1
+    for method, rest, body in ENDPOINTS:
         assert await talker.refused(method, rest, body) == (410, "unknown_session")
-
-
-# As it comes.
 
 
 async def events(reply: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, Any]]:
@@ -205,7 +202,7 @@ async def test_items_come_before_the_run_has_ended(slow: Talker, tmp_path: Path,
         assert b"event: end" in await reply.content.read()
 
 
-async def test_a_client_that_leaves_does_not_stop_the_run(slow: Talker, until: Any, tmp_path: Path) -> None:
+async def test_a_client_that_leaves_does_not_stop_the_run(slow: Talker, tmp_path: Path) -> None:
     async with slow.request("POST", "/run", {}, **STREAM) as reply:
         await reply.content.readuntil(b"\n\n")
         reply.close()
@@ -263,9 +260,6 @@ async def test_a_run_ends_when_the_server_cannot_wait_for_it() -> None:
     assert ended.is_set()
 
 
-# Waiting, and being at work.
-
-
 @pytest.fixture
 async def waiting(serve: Any, store_url: str) -> Talker:
     """A thread whose agent asks something."""
@@ -321,9 +315,7 @@ async def test_an_answer_to_an_older_question_is_refused(waiting: Talker) -> Non
     assert await spent(waiting) == 5
 
 
-async def test_a_thread_that_somebody_runs_can_be_cancelled_and_nothing_else(
-    slow: Talker, until: Any, tmp_path: Path
-) -> None:
+async def test_a_thread_that_somebody_runs_can_be_cancelled_and_nothing_else(slow: Talker, tmp_path: Path) -> None:
     (tmp_path / "answer-0").unlink()
     running = asyncio.create_task(slow.run())
     await until((tmp_path / "asked-0").exists)
@@ -341,9 +333,6 @@ async def test_a_thread_that_somebody_runs_can_be_cancelled_and_nothing_else(
     assert (await counter.open(slow.thread["id"])).state.value == 5
 
 
-# No way in.
-
-
 async def test_a_thread_is_reached_only_with_its_own_token(serve: Any) -> None:
     now = 1_000_000.0
     served = await serve(now=lambda: now, ttl=1000.0, model=model("Echo"), admin_token="the admin's token")
@@ -357,18 +346,14 @@ async def test_a_thread_is_reached_only_with_its_own_token(serve: Any) -> None:
     for token in wrong:
         stranger = Talker(served, talker.thread, token=token)
         stranger.token = token
-        for method, rest, body in (
-            *(("GET", "", None), ("GET", "/items", None), ("DELETE", "", None), ("POST", "/run", {})),
-            *(("POST", "/messages", {"message": "x"}), ("POST", "/fork", {}), ("POST", "/cancel", {})),
-        ):
+        for method, rest, body in [*ENDPOINTS, ("POST", "/run", {})]:
             assert await stranger.refused(method, rest, body) == (401, "unauthorized"), (token, rest)
     assert (await talker.good("GET"))["revision"] == 1
     now += 1000.0 + 25 * 3600
     assert await talker.refused("GET") == (401, "unauthorized")
 
 
-async def test_a_session_is_not_reached_with_the_token_of_its_thread(serve: Any) -> None:
-    served = await serve()
+async def test_a_session_is_not_reached_with_the_token_of_its_thread(served: Any) -> None:
     talker = await created(served, **COUNTER)
     signer = served.services.environments["counter"].signer
     for token, status in ((talker.token, 401), (signer.sign(talker.thread["id"]).decode(), 200)):
@@ -410,9 +395,6 @@ async def test_threads_are_listed_for_those_who_run_the_server(serve: Any, store
     assert [one["id"] for one in listed["threads"]] == bobs
 
 
-# Limits, figures and mistakes.
-
-
 async def test_threads_count_among_the_sessions_and_the_requests(serve: Any) -> None:
     served = await serve(max_sessions=2, max_body=1000)
     talker = await created(served)
@@ -440,18 +422,14 @@ async def test_runs_are_counted(serve: Any) -> None:
 
 
 MISTAKES: list[tuple[str, str, Any, str]] = [
-    ("POST", "", {"environment": "nobody"}, "environment"),
-    ("POST", "", {"environment": "weather"}, "environment"),
+    *(("POST", "", {"environment": name}, "environment") for name in ("nobody", "weather")),
     ("POST", "", {"user": ""}, "user"),
     ("POST", "", {"users": "ann"}, "users"),
     ("POST", "", {"metadata": 1}, "metadata"),
     ("POST", "", {"task": []}, "task"),
-    ("GET", "?limit=0", None, "limit"),
-    ("GET", "?cursor=x", None, "cursor"),
-    ("GET", "?environment=nobody", None, "environment"),
+    *(("GET", f"?{query}", None, query.partition("=")[0]) for query in ("limit=0", "cursor=x", "environment=nobody")),
+    *(("GET", f"/ID/items?{query}", None, query.partition("=")[0]) for query in ("after=-1", "limit=1001")),
     ("GET", "/ID?at=1", None, "at"),
-    ("GET", "/ID/items?after=-1", None, "after"),
-    ("GET", "/ID/items?limit=1001", None, "limit"),
     ("POST", "/ID/messages", {}, "message"),
     ("POST", "/ID/messages", {"message": []}, "message"),
     ("POST", "/ID/messages", {"message": 1}, "message"),

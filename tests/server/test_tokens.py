@@ -24,9 +24,6 @@ HOUR, DAY = 3600.0, 24 * 3600.0
 GOOD = Signer((SECRET,), "counter", HOUR, lambda: 1e9).sign("5f0c" * 6)
 
 
-# Signing.
-
-
 def signer(*secrets: str, environment: str = "counter", now: float = 1e9, ttl: float = HOUR) -> Signer:
     return Signer(secrets or (SECRET,), environment, ttl, lambda: now)
 
@@ -67,13 +64,6 @@ def test_nothing_is_signed_with_what_can_be_guessed(secrets: tuple[str, ...]) ->
         Signer(secrets, "counter", HOUR)
 
 
-# Over the wire.
-
-
-def cookie(served: Any, name: str = "stateroom_counter") -> str:
-    return next(str(found.value) for found in served.client.cookie_jar if found.key == name)
-
-
 async def posted(served: Any, path: str, token: str | None, name: str = "stateroom_counter") -> tuple[int, str, Any]:
     """Status, code and cookies of the reply to a client that has this token only."""
     served.client.cookie_jar.clear()
@@ -86,7 +76,7 @@ async def posted(served: Any, path: str, token: str | None, name: str = "statero
 async def test_a_bad_token_gets_401_and_no_session(serve: Any) -> None:
     served = await serve(CounterEnvironment(), ExtractionEnvironment(), WeatherEnvironment())
     await served.post("/counter/seed_session", ROW)
-    good = cookie(served)
+    good = served.token
     subject, issued, signature = good.split(".")
     foreign = Signer((OTHER,), "counter", HOUR).sign(subject).decode()
     of_another = Signer((SECRET,), "extraction", HOUR).sign(subject).decode()
@@ -103,10 +93,9 @@ async def test_a_bad_token_gets_401_and_no_session(serve: Any) -> None:
     assert (await posted(served, "/counter/get_counter_value", good))[0] == 200
 
 
-async def test_cookies_of_others_do_no_harm(serve: Any, wire: Any) -> None:
-    served = await serve()
+async def test_cookies_of_others_do_no_harm(served: Any, wire: Any) -> None:
     await served.post("/seed_session", ROW)
-    good = f"stateroom_counter={cookie(served)}"
+    good = f"stateroom_counter={served.token}"
     reader, writer = await wire(served.port)  # a client would tidy them up
     for cookies in (
         [f"Cookie: a=b; {good}; c=d"],
@@ -120,10 +109,9 @@ async def test_cookies_of_others_do_no_harm(serve: Any, wire: Any) -> None:
         assert answer.headers["set-cookie"].startswith(f"{good};")
 
 
-async def test_the_cookie_is_for_http_alone_and_secure_behind_tls(serve: Any) -> None:
-    served = await serve()
+async def test_the_cookie_is_for_http_alone_and_secure_behind_tls(served: Any) -> None:
     await served.post("/seed_session", ROW)
-    good = cookie(served)
+    good = served.token
     for proto, secure in [("https", True), ("HTTPS, http", True), ("http", False), (None, False)]:
         headers = {"Cookie": f"stateroom_counter={good}"} | ({"X-Forwarded-Proto": proto} if proto else {})
         async with served.client.post(f"{served.url}/get_counter_value", headers=headers) as reply:
@@ -136,7 +124,7 @@ async def test_tokens_expire_and_are_renewed_on_the_way(serve: Any) -> None:
     now = 1_000_000_000.0
     served = await serve(now=lambda: now, ttl=2 * DAY)
     await served.post("/seed_session", ROW)
-    first = cookie(served)
+    first = served.token
     now += DAY
     status, _, cookies = await posted(served, "/get_counter_value", first)
     renewed = cookies["stateroom_counter"].value
@@ -150,20 +138,16 @@ async def test_tokens_expire_and_are_renewed_on_the_way(serve: Any) -> None:
     assert (await posted(served, "/get_counter_value", renewed))[:2] == (401, "unauthorized")
 
 
-async def test_a_token_of_an_older_secret_is_signed_anew(serve: Any, tmp_path: Path) -> None:
-    store = f"sqlite:///{tmp_path}/rooms.db"
-    before = await serve(store=store, secrets=(SECRET,))
+async def test_a_token_of_an_older_secret_is_signed_anew(serve: Any, shared_url: str) -> None:
+    before = await serve(store=shared_url, secrets=(SECRET,))
     await before.post("/seed_session", ROW)
-    old = cookie(before)
-    after = await serve(store=store, secrets=(OTHER, SECRET))
+    old = before.token
+    after = await serve(store=shared_url, secrets=(OTHER, SECRET))
     status, _, cookies = await posted(after, "/get_counter_value", old)
     assert status == 200
-    later = await serve(store=store, secrets=(OTHER,))
+    later = await serve(store=shared_url, secrets=(OTHER,))
     assert (await posted(later, "/get_counter_value", old))[:2] == (401, "unauthorized")
     assert (await posted(later, "/get_counter_value", cookies["stateroom_counter"].value))[0] == 200
-
-
-# Secrets.
 
 
 @pytest.fixture
@@ -214,19 +198,21 @@ def test_a_user_without_a_home_is_told_what_to_do(monkeypatch: pytest.MonkeyPatc
         find_secrets()
 
 
+def write(secret_file: Path, data: bytes) -> None:
+    secret_file.parent.mkdir(parents=True)
+    secret_file.write_bytes(data)
+    secret_file.chmod(0o600)
+
+
 @pytest.mark.parametrize("text", ["", "\n\n", "short", f"{SECRET}\nshort"])
 def test_a_file_without_a_secret_is_named(secret_file: Path, text: str) -> None:
-    secret_file.parent.mkdir(parents=True)
-    secret_file.write_text(text)
-    secret_file.chmod(0o600)
+    write(secret_file, text.encode())
     with raises(DefinitionError):
         find_secrets()
 
 
 def test_a_file_may_hold_any_bytes_and_many_secrets(secret_file: Path) -> None:
-    secret_file.parent.mkdir(parents=True)
-    secret_file.write_bytes(b"\xff" * 20 + b"\n" + SECRET.encode() + b"\n")
-    secret_file.chmod(0o600)
+    write(secret_file, b"\xff" * 20 + b"\n" + SECRET.encode() + b"\n")
     secrets, _ = find_secrets()
     assert secrets[1] == SECRET
     assert signer(*secrets).read(GOOD)[0] == "5f0c" * 6

@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoints
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -24,8 +26,9 @@ from stateroom.gallery import CounterEnvironment
 from stateroom.server import Application, ApplicationOptions, tracing as tracing_module
 from stateroom.server.spans import Tracing
 from stateroom.server.tracing import configure
-from stateroom.store import Commit, Entry, Head, Store, WrappedStore
+from stateroom.store import Commit, Entry, Head, Store
 from tests.messages import says
+from tests.server.test_metrics import Faulty
 
 ROW = {"responses_create_params": {"input": "count"}, "initial_count": 0, "expected_count": 0}
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -64,25 +67,11 @@ def _nothing_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-@dataclass
-class Exported:
-    """A span as a collector gets it."""
-
-    name: str
-    id: str
-    parent: str
-    trace: str
-    kind: int
-    status: int
-    attributes: dict[str, Any]
-    service: str
-
-
 class Collector:
     """Takes spans in, as OpenTelemetry's own collector would."""
 
     def __init__(self) -> None:
-        self.spans: list[Exported] = []
+        self.spans: list[SimpleNamespace] = []
         self.url = ""
 
     async def receive(self, request: web.Request) -> web.Response:
@@ -92,18 +81,17 @@ class Collector:
             for scope in group.scope_spans:
                 for span in scope.spans:
                     id, parent, trace = (value.hex() for value in (span.span_id, span.parent_span_id, span.trace_id))
-                    attributes = _plain(span.attributes)
-                    self.spans.append(
-                        Exported(span.name, id, parent, trace, span.kind, span.status.code, attributes, service)
-                    )
+                    told = {"name": span.name, "kind": span.kind, "status": span.status.code, "service": service}
+                    ids = {"id": id, "parent": parent, "trace": trace}
+                    self.spans.append(SimpleNamespace(**told, **ids, attributes=_plain(span.attributes)))
         return web.Response()
 
-    def named(self, name: str) -> Exported:
+    def named(self, name: str) -> SimpleNamespace:
         """The only span of this name."""
         [found] = [span for span in self.spans if span.name == name]
         return found
 
-    def below(self, parent: Exported) -> list[str]:
+    def below(self, parent: SimpleNamespace) -> list[str]:
         return [span.name for span in self.spans if span.parent == parent.id]
 
 
@@ -116,13 +104,9 @@ async def collector() -> AsyncIterator[Collector]:
     made = Collector()
     app = web.Application()
     app.router.add_post("/v1/traces", made.receive)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield made
-    await runner.cleanup()
+    async with TestServer(app) as server:
+        made.url = f"http://127.0.0.1:{server.port}"
+        yield made
 
 
 async def stop(command: Any) -> None:
@@ -200,11 +184,6 @@ def traced() -> Traced:
     return Traced(Tracing(provider), memory)
 
 
-class Faulty(WrappedStore):
-    async def head(self, session: str) -> Head:
-        raise StoreUnavailable("gone fishing")
-
-
 async def test_a_refusal_of_the_store_is_no_fault_but_a_failure_is(traced: Traced, store: Store) -> None:
     watched = traced.tracing.store(Faulty(store))
     await watched.create(Head("room", "counter", "", 0.0, 10.0, 0))
@@ -271,26 +250,26 @@ async def test_a_request_that_breaks_the_application_is_a_fault(traced: Traced) 
     assert traced.span("GET").status.status_code is StatusCode.ERROR
 
 
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {},
-        {"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"},
-        {"OTEL_TRACES_EXPORTER": "", "OTEL_EXPORTER_OTLP_ENDPOINT": ""},
-        {"OTEL_SDK_DISABLED": "True", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"},
-    ],
-    ids=str,
-)
-def test_nothing_is_imported_unless_traces_are_asked_for(variables: dict[str, str]) -> None:
-    program = (
-        "import sys, stateroom.server.process, stateroom.server.tracing as tracing;"
-        "assert tracing.configure() is None;"
-        "print([name for name in sys.modules if name.startswith('opentelemetry')])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **variables}, capture_output=True, text=True, check=True
-    )
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+UNASKED = [
+    {},
+    {"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"},
+    {"OTEL_TRACES_EXPORTER": "", "OTEL_EXPORTER_OTLP_ENDPOINT": ""},
+    {"OTEL_SDK_DISABLED": "True", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"},
+]
+
+
+def test_nothing_is_imported_unless_traces_are_asked_for() -> None:
+    program = f"""
+import os, sys, stateroom.server.process, stateroom.server.tracing as tracing
+before = dict(os.environ)
+for variables in {UNASKED}:
+    os.environ.clear()
+    os.environ.update(before | variables)
+    assert tracing.configure() is None, variables
+    print([name for name in sys.modules if name.startswith('opentelemetry')])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("[]\n" * len(UNASKED), "")
 
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}

@@ -8,13 +8,12 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright, expect
 
 from stateroom import Environment
 from stateroom.cli import main
@@ -23,9 +22,11 @@ from stateroom.server import Application, ApplicationOptions
 from stateroom.studio import Studio
 from tests.more import find_chromium
 from tests.patience import PATIENCE
-from tests.server.conftest import SECRET, Served, launch, running  # noqa: F401 - a fixture of tests here too
+from tests.server.conftest import SECRET, Served, launch, running, until  # noqa: F401 - tests here use them too
 from tests.studio import hostile
 from tests.studio.effects import EFFECTS
+
+expect.set_options(timeout=PATIENCE * 1000)
 
 BROWSER = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -68,6 +69,13 @@ def stateroom(*arguments: str) -> None:
             main()
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a model says that it was asked, and waits to be let on."""
+    monkeypatch.setenv("STATEROOM_TEST_FOLDER", str(tmp_path))
+    return tmp_path
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def runs(tmp_path: Path) -> Path:
     """A folder with a run of the counter, and its sessions."""
@@ -87,16 +95,6 @@ async def house(hostile_folder: Path) -> AsyncIterator[Served]:
     async with hostile.serve(hostile_folder, Studio(runs=hostile_folder / "runs")) as served:
         await hostile.fill(served, hostile_folder / "runs")
         yield served
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Wait until a function, plain or async, gives something true."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            found = condition()
-            if await found if isawaitable(found) else found:
-                return
-            await asyncio.sleep(0.01)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -208,7 +208,9 @@ async def test_an_unknown_endpoint_is_told(studio: Served) -> None:
     assert (status, body["error"]["code"]) == (404, "not_found")
 
 
-async def test_its_endpoints_are_described(open_studio: OpenStudio, tmp_path: Path) -> None:
+async def test_its_endpoints_are_described_with_their_parameters_and_bodies(
+    open_studio: OpenStudio, tmp_path: Path
+) -> None:
     served = await open_studio(studio=Studio(runs=tmp_path))
     _, document = await ask(served, "GET", "/openapi.json")
     paths: dict[str, Any] = document["paths"]
@@ -220,12 +222,6 @@ async def test_its_endpoints_are_described(open_studio: OpenStudio, tmp_path: Pa
     assert document["components"]["securitySchemes"]["studio"] == {"type": "http", "scheme": "bearer"}
     ids = [one["operationId"] for path in paths.values() for one in path.values()]
     assert len(ids) == len({*ids})
-
-
-async def test_parameters_and_bodies_are_described(open_studio: OpenStudio, tmp_path: Path) -> None:
-    served = await open_studio(studio=Studio(runs=tmp_path))
-    _, document = await ask(served, "GET", "/openapi.json")
-    described = {path: each for path, each in document["paths"].items() if path.startswith("/studio/api/")}
     schemas = document["components"]["schemas"]
 
     def body(about: Any) -> list[Any]:
@@ -233,7 +229,7 @@ async def test_parameters_and_bodies_are_described(open_studio: OpenStudio, tmp_
         return [schemas[part["$ref"].rpartition("/")[2]] for part in parts]
 
     def parameters(path: str) -> set[str]:
-        return {each["name"] for each in described[f"/studio/api{path}"]["get"]["parameters"]}
+        return {each["name"] for each in described[path]["get"]["parameters"]}
 
     assert {"run", "sort", "order", "low", "failure", "offset", "since"} <= parameters("/runs/{run}/rollouts")
     assert parameters("/runs/{run}/rollouts/{line}") == {"run", "line", "file"}
@@ -244,4 +240,4 @@ async def test_parameters_and_bodies_are_described(open_studio: OpenStudio, tmp_
             assert named == {*re.findall(r"\{(\w+)\}", path)}, path
             if method != "get":
                 assert body(about)[-1]["required"] == ["by"], path
-    assert "message" in body(described["/studio/api/sessions/{session}/continue"]["post"])[0]["properties"]
+    assert "message" in body(described["/sessions/{session}/continue"]["post"])[0]["properties"]

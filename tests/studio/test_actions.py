@@ -11,15 +11,12 @@ from playwright.async_api import Page, expect
 from pydantic import JsonValue
 
 from stateroom import Environment, State, Verdict, tool
-from tests.patience import PATIENCE
 from tests.server.conftest import Served
+from tests.server.test_admin_log import NotesEnvironment
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, axe, button, named, until
-from tests.studio.test_access import ask
 from tests.studio.test_sessions import MODELS, act, is_idle, log, seed
 
 pytestmark = BROWSER
-
-expect.set_options(timeout=PATIENCE * 1000)
 
 
 async def written(served: Served, session: str) -> bytes:
@@ -50,7 +47,7 @@ async def test_a_fork_leaves_its_parent_as_it_was_and_links_back(
     await button(page, "Fork")
     fork = await gone_to_fork(page, parent)
     await expect(page.get_by_role("link", name=parent)).to_have_attribute("href", f"/studio/sessions/{parent}?at=1")
-    _, found = await ask(studio, "GET", f"/studio/api/sessions/{fork}")
+    _, found = await studio.get(f"/studio/api/sessions/{fork}")
     assert found["parent"] == {"session": parent, "revision": 1}
     assert await written(studio, parent) == before
     assert [(each["kind"], each["by"]) for each in await log(studio, f"/sessions/{fork}")][1:] == [("fork", "ada")]
@@ -72,7 +69,7 @@ async def test_a_state_is_edited_in_a_fork_and_an_error_is_at_its_field(
     await page.get_by_label("state").fill('{"value": "much"}')
     await button(page, "Fork with these changes")
     await expect(page.get_by_label("state")).to_have_accessible_description(re.compile("valid integer"))
-    assert (await ask(studio, "GET", f"/studio/api/sessions/{parent}"))[1]["children"] == []
+    assert (await studio.get(f"/studio/api/sessions/{parent}"))[1]["children"] == []
     await page.get_by_label("state").fill('{"value": 40}')
     await button(page, "Form")
     await expect(page.get_by_label("value")).to_have_value("40")
@@ -87,30 +84,18 @@ async def test_a_state_is_edited_in_a_fork_and_an_error_is_at_its_field(
     problems.clear()
 
 
-class Shelf(State):
-    notes: list[str] = []
-
-
-class ShelfEnvironment(Environment[Shelf]):
-    """Keep a large state."""
-
-    def seed(self) -> Shelf:
-        return Shelf(notes=["x" * 100] * 1000)
-
-    def verify(self, state: Shelf) -> float:
-        return float(len(state.notes))
-
-
 async def test_a_large_state_is_edited_by_a_list_of_changes(open_page: OpenPage, open_studio: OpenStudio) -> None:
-    served = await open_studio(ShelfEnvironment())
-    session = (await act(served, "/sessions", environment="shelf", row={}))["id"]
+    served = await open_studio(NotesEnvironment())
+    session = (await act(served, "/sessions", environment="notes", row={}))["id"]
+    for title in ("a", "b"):
+        await act(served, f"/sessions/{session}/call", name="write", arguments={"title": title, "text": "x" * 100_000})
     page = await open_page(f"/studio/sessions/{session}", served.url, storage_state=named(served.url))
     await button(page, "Edit and fork")
-    await page.get_by_role("textbox", name="changes").fill('[{"place": ["notes", 3], "value": "short"}]')
+    await page.get_by_role("textbox", name="changes").fill('[{"place": ["pages", "b"], "value": "short"}]')
     await button(page, "Fork with these changes")
     fork = await gone_to_fork(page, session)
-    _, found = await ask(served, "GET", f"/studio/api/sessions/{fork}/state")
-    assert found["state"]["notes"][2:5] == ["x" * 100, "short", "x" * 100]
+    _, found = await served.get(f"/studio/api/sessions/{fork}/state")
+    assert found["state"]["pages"] == {"a": "x" * 100_000, "b": "short"}
 
 
 class Basket(State):
@@ -152,7 +137,7 @@ async def forked(page: Page, served: Served, session: str) -> Any:
     """The state of the fork that a page makes."""
     await button(page, "Fork with these changes")
     fork = await gone_to_fork(page, session)
-    return (await ask(served, "GET", f"/studio/api/sessions/{fork}/state"))[1]["state"]
+    return (await served.get(f"/studio/api/sessions/{fork}/state"))[1]["state"]
 
 
 async def test_a_number_that_is_cleared_stays_in_its_list_until_it_is_removed(open_basket: Any) -> None:
@@ -243,7 +228,7 @@ async def test_why_a_session_cannot_be_forked_is_shown_as_the_server_says_it(
     await button(page, "Fork")
     await expect(page.get_by_role("alert")).to_contain_text("what became of call 'letter' is not known")
     await expect(page.get_by_role("alert")).to_contain_text("cannot_fork")
-    assert (await ask(served, "GET", f"/studio/api/sessions/{session}"))[1]["children"] == []
+    assert (await served.get(f"/studio/api/sessions/{session}"))[1]["children"] == []
     assert all("409" in each for each in problems)
     problems.clear()
 
@@ -264,7 +249,7 @@ async def test_an_older_revision_is_verified_on_a_fork_with_its_components(
     await expect(dialog.get_by_role("heading", name="Reward 0.5")).to_be_visible()
     for row in ("sent 0", "neat 0.25"):
         await expect(dialog.get_by_role("row", name=row)).to_be_visible()
-    found = (await ask(served, "GET", f"/studio/api/sessions/{session}"))[1]
+    found = (await served.get(f"/studio/api/sessions/{session}"))[1]
     assert (found["verdict"], len(found["children"])) == (None, 1)
 
 
@@ -286,13 +271,6 @@ async def test_every_action_has_a_key(open_page: OpenPage, studio: Served, stora
     await expect(page.get_by_role("toolbar")).to_be_visible()
     await page.keyboard.press("F")
     await gone_to_fork(page, session)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a model says that it was asked, and waits to be let on."""
-    monkeypatch.setenv("STATEROOM_TEST_FOLDER", str(tmp_path))
-    return tmp_path
 
 
 async def test_a_reload_while_a_model_continues_asks_and_shows_nothing_twice(
@@ -337,7 +315,7 @@ async def test_a_model_continues_an_older_revision_on_a_fork_and_is_stopped(
     assert await is_idle(served, fork)
     (folder / "answer-0").touch()
     await page.reload()
-    assert (await ask(served, "GET", f"/studio/api/sessions/{fork}"))[1]["phase"] == "cancelled"
+    assert (await served.get(f"/studio/api/sessions/{fork}"))[1]["phase"] == "cancelled"
     assert await written(served, parent) == before
 
 

@@ -53,7 +53,7 @@ async def test_the_modes_and_the_token_of_a_server(launch: Launch) -> None:
     assert (await about(command.lines, authorization=f"Bearer {TOKEN}"))["mode"] == "read"
 
 
-@pytest.mark.parametrize("arguments", [["counter", "--studio"], ["--studio", "counter"], ["--studio=full", "counter"]])
+@pytest.mark.parametrize("arguments", [["--studio", "counter"], ["--studio=full", "counter"]])
 async def test_all_is_allowed_by_default(launch: Launch, arguments: list[str]) -> None:
     assert (await about(launch(*arguments).lines))["mode"] == "full"
 

@@ -2,12 +2,10 @@
 
 from playwright.async_api import Locator, Page, expect
 
-from tests.patience import PATIENCE
 from tests.server.test_description import FarmEnvironment
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio
 
 pytestmark = BROWSER
-expect.set_options(timeout=PATIENCE * 1000)
 
 
 def operation_of(page: Page, path: str) -> Locator:

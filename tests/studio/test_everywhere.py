@@ -9,13 +9,11 @@ import pytest_asyncio
 from playwright.async_api import Page, Request, expect
 
 from stateroom.studio import Studio
-from tests.patience import PATIENCE
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, axe, until
 from tests.studio.hostile import patterns, serve, views
 
 pytestmark = [*BROWSER, pytest.mark.more("time")]
-expect.set_options(timeout=PATIENCE * 1000)
 
 CONTROLS = """() => [...document.querySelectorAll("main :is(button, form:not([role=search]), textarea, input)")]
   .filter((one) => !one.closest("form[role=search], [role=columnheader], .histogram"))

@@ -7,15 +7,11 @@ import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from tests.environments import PurseEnvironment
-from tests.patience import PATIENCE
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, button, named, until
-from tests.studio.test_access import ask
 from tests.studio.test_sessions import MODELS, act, is_idle, log
 
 pytestmark = BROWSER
-
-expect.set_options(timeout=PATIENCE * 1000)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -33,7 +29,7 @@ async def asks(served: Served, amounts: str) -> str:
 
 
 async def spent(served: Served, session: str) -> int:
-    return int((await ask(served, "GET", f"/studio/api/sessions/{session}/state"))[1]["state"]["spent"])
+    return int((await served.get(f"/studio/api/sessions/{session}/state"))[1]["state"]["spent"])
 
 
 @pytest.fixture
@@ -77,7 +73,7 @@ async def test_the_oldest_question_comes_first_not_that_of_the_oldest_session(
     now += 3600
     await act(served, f"/sessions/{older}/continue", message="1 7")  # the first is done
     await until(lambda: is_idle(served, older))
-    _, found = await ask(served, "GET", "/studio/api/inbox")
+    _, found = await served.get("/studio/api/inbox")
     assert [(each["id"], each["asked"]) for each in found["sessions"]] == [(first, now - 3600), (older, now)]
     page = await open_page("/studio/inbox", served.url)
     await expect(page.get_by_role("heading", name="Spend 5?")).to_be_visible()
@@ -99,7 +95,7 @@ async def test_of_two_people_who_answer_the_second_sees_the_answer_of_the_first(
 ) -> None:
     session = await asks(purse, amounts)
     first, second = await open_inbox("ada"), await open_inbox("bob")
-    _, waiting = await ask(purse, "GET", "/studio/api/inbox")
+    _, waiting = await purse.get("/studio/api/inbox")
     await second.route(
         "**/studio/api/inbox", lambda route: route.fulfill(json=waiting)
     )  # what the first did is not seen

@@ -6,13 +6,11 @@ from collections.abc import AsyncIterator
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from tests.patience import PATIENCE
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage
 from tests.studio.hostile import FIELDS, IMAGE, patterns, views
 
 pytestmark = [*BROWSER, pytest.mark.more("time")]
-expect.set_options(timeout=PATIENCE * 1000)
 
 FAULTS = r"""() => {
   const hidden = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/u;

@@ -5,16 +5,12 @@ from typing import Any
 from playwright.async_api import Page, expect
 
 from stateroom.gallery import RefundEnvironment
-from tests.patience import PATIENCE
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, button, named
-from tests.studio.test_access import ask
 from tests.studio.test_actions import PostEnvironment
 from tests.studio.test_sessions import act, log, seed
 
 pytestmark = BROWSER
-
-expect.set_options(timeout=PATIENCE * 1000)
 
 TOOL = "?tool=increment_counter"
 
@@ -33,7 +29,7 @@ async def click_on(page: Page, role: Any, name: str) -> None:
 
 async def test_the_counter_is_solved_by_mouse_alone(open_page: OpenPage, studio: Served, storage: Any) -> None:
     page = await open_page("/studio/play", storage_state=storage)
-    rows = (await ask(studio, "GET", "/studio/api/environments"))[1]["environments"][0]["examples"]
+    rows = (await studio.get("/studio/api/environments"))[1]["environments"][0]["examples"]
     [number, *_] = [at for at, row in enumerate(rows, 1) if row["expected_count"] - row["initial_count"] == 1]
     await expect(page.get_by_role("button", name="Play example 1", exact=True)).to_be_visible()
     await click_on(page, "button", f"Play example {number}")
@@ -112,10 +108,10 @@ async def test_two_tabs_play_two_sessions(open_page: OpenPage, studio: Served, s
     for page in (first, second):
         await button(page, "Call increment_counter")
         await expect(page.get_by_text('{"success":true}')).to_be_visible()
-    start = (await ask(studio, "GET", "/studio/api/environments"))[1]["environments"][0]["examples"][0]["initial_count"]
+    start = (await studio.get("/studio/api/environments"))[1]["environments"][0]["examples"][0]["initial_count"]
     for page, number in ((first, 1), (second, 2)):
         place = page.url.partition("?")[0].removeprefix(studio.url).replace("/studio/", "/studio/api/")
-        _, state = await ask(studio, "GET", place.replace("/play", "/state"))
+        _, state = await studio.get(place.replace("/play", "/state"))
         assert state["state"] == {"value": start + number}
         await expect(page.get_by_role("row", name=f"value {start + number}")).to_be_visible()
 

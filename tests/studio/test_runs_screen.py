@@ -12,13 +12,11 @@ from playwright.async_api import Locator, Page, Request, expect
 
 from stateroom.rollout import RunFiles
 from stateroom.studio import Studio
-from tests.patience import PATIENCE
 from tests.rows import write_rows
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, stateroom
 
 pytestmark = BROWSER
-expect.set_options(timeout=PATIENCE * 1000)
 
 COUNTER, GROWING = "/studio/runs/counter", f"/studio/runs/{quote('a/growing', safe='')}"
 

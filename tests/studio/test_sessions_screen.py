@@ -7,22 +7,13 @@ from playwright.async_api import Page, expect
 
 from stateroom.gallery import CounterEnvironment, RefundEnvironment
 from stateroom.store import Head
-from tests.patience import PATIENCE
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio
+from tests.studio.test_sessions import seed
 
 pytestmark = BROWSER
 
 MANY = 100_000
-expect.set_options(timeout=PATIENCE * 1000)
-
-
-async def seed(studio: Served, count: int = 1) -> str:
-    """Seed a session elsewhere; its id."""
-    row = {"initial_count": count, "expected_count": 5}
-    status, seeded = await studio.post("/studio/api/sessions", {"environment": "counter", "row": row, "by": "test"})
-    assert status == 200, seeded
-    return str(seeded["id"])
 
 
 async def listening(page: Page) -> None:
@@ -55,7 +46,7 @@ async def test_the_url_holds_the_filters(page: Page, studio: Served) -> None:
 
 
 async def test_a_row_follows_its_session(page: Page, studio: Served) -> None:
-    session = await seed(studio, 3)
+    session = await seed(studio)
     row = page.get_by_role("row").filter(has_text=session)
     await expect(row.locator(".revision")).to_have_text("1")
     await listening(page)

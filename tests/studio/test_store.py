@@ -8,13 +8,10 @@ import pytest
 from playwright.async_api import expect
 
 from stateroom.store import Store
-from tests.patience import PATIENCE
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, stateroom
-from tests.studio.test_access import ask
 from tests.studio.test_sessions import act, seed
 
 pytestmark = BROWSER
-expect.set_options(timeout=PATIENCE * 1000)
 
 
 async def test_its_numbers_are_those_of_the_command(
@@ -29,7 +26,7 @@ async def test_its_numbers_are_those_of_the_command(
     for _ in range(3):
         await act(served, f"/sessions/{session}/call", name="increment_counter", arguments={"count": 1})
     await act(served, f"/sessions/{other}/close")
-    _, found = await ask(served, "GET", "/studio/api/store")
+    _, found = await served.get("/studio/api/store")
     await asyncio.to_thread(stateroom, "store", "stats", "--store", url, "--json")
     told = json.loads(capsys.readouterr().out)
     assert (found["complete"], found["live"], found["url"]) == (True, 1, url)
@@ -77,7 +74,7 @@ async def test_a_large_store_is_measured_in_the_background(
     monkeypatch.setattr(type(served.services.store), "size", wait)
     page = await open_page("/studio/store", served.url)
     await expect(page.get_by_text("Measuring: 0 sessions so far")).to_be_visible()
-    _, found = await ask(served, "GET", "/studio/api/store")
+    _, found = await served.get("/studio/api/store")
     assert (found["complete"], found["live"], "sessions" in found) == (False, 1, False)
     go_on.set()
     await expect(page.get_by_role("table", name="Sessions", exact=True)).to_contain_text("counter")

@@ -2,17 +2,14 @@
 
 from pathlib import Path
 
-import pytest
 from playwright.async_api import Page, expect
 
 from stateroom.agent import Threads
-from tests.patience import PATIENCE
 from tests.server.conftest import Served
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio, named, until
 from tests.studio.test_sessions import MODELS, act, log, seed
 
 pytestmark = BROWSER
-expect.set_options(timeout=PATIENCE * 1000)
 
 
 async def new_thread(served: Served) -> str:
@@ -62,6 +59,8 @@ async def test_what_is_said_elsewhere_appears_once(open_studio: OpenStudio, open
     [_, first, *_] = await log(served, f"/sessions/{thread}")
     await act(served, f"/sessions/{thread}/rewind", to=first["revision"])
     await said(page, "one")
+    await page.reload()
+    await said(page, "one")
     other = await new_thread(served)
     await expect(page.get_by_role("link", name=other)).to_be_visible()
 
@@ -77,9 +76,8 @@ async def test_a_thread_opens_at_its_end(open_studio: OpenStudio, open_page: Ope
 
 
 async def test_a_model_that_thinks_is_stopped_and_one_that_fails_says_why(
-    open_studio: OpenStudio, open_page: OpenPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_studio: OpenStudio, open_page: OpenPage, folder: Path
 ) -> None:
-    monkeypatch.setenv("STATEROOM_TEST_FOLDER", str(tmp_path))
     served = await open_studio(model=f"{MODELS}:Waits")
     page = await open_page(f"/studio/threads/{await new_thread(served)}", served.url, storage_state=named(served.url))
     await page.get_by_label("Message").fill("1")
@@ -87,7 +85,7 @@ async def test_a_model_that_thinks_is_stopped_and_one_that_fails_says_why(
     await expect(page.get_by_text("The model answers…")).to_be_visible()
     await page.get_by_role("button", name="Stop").click()
     await expect(page.get_by_role("button", name="Send")).to_be_enabled()
-    (tmp_path / "answer-0").touch()
+    (folder / "answer-0").touch()
     await said(page, "1")
     served = await open_studio(model=f"{MODELS}:Fails")
     page = await open_page(f"/studio/threads/{await new_thread(served)}", served.url, storage_state=named(served.url))

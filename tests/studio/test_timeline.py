@@ -14,14 +14,11 @@ from stateroom.gallery import CounterEnvironment
 from stateroom.session import Retention, RetentionPolicy, Sessions
 from stateroom.store import open_store
 from stateroom.studio import Studio
-from tests.patience import PATIENCE
 from tests.server.conftest import CONSOLE_SCRIPT, Command, Launch, Served
 from tests.server.test_admin_log import NotesEnvironment
 from tests.studio.conftest import BROWSER, OpenPage, OpenStudio
 
 pytestmark = BROWSER
-
-expect.set_options(timeout=PATIENCE * 1000)
 
 LONG = 10_000
 SAID = {"input": "What is in the notes?", "instructions": "You keep notes."}
@@ -330,21 +327,6 @@ async def test_the_tail_stays_at_its_end_when_there_is_less_room(open_page: Open
         await expect(rows(page).last).to_contain_text("text 59")
         await expect(rows(page).last).to_be_in_viewport(ratio=0.9)
     await expect(page.get_by_role("button", name="Following")).to_be_visible()
-
-
-async def test_what_a_rewind_has_undone_is_not_in_the_conversation(open_page: OpenPage, served: Served) -> None:
-    session = await noted(served, 1)
-    await session.call("write", {"title": "kept", "text": "x"}, by="ada")
-    await session.checkpoint("here")
-    await session.call("write", {"title": "undone", "text": "x"}, by="ada")
-    await session.rewind("here")
-    await session.call("write", {"title": "last", "text": "x"}, by="ada")
-    for view in ("?tab=chat", "/play"):
-        page = await open_page(place(session, view), url=served.url)
-        talk = page.get_by_role("tabpanel") if view == "?tab=chat" else page.get_by_role("region", name="Conversation")
-        await expect(talk.locator("summary")).to_have_count(2)
-        await expect(talk).to_contain_text("kept")
-        await expect(talk).not_to_contain_text("undone")
 
 
 @pytest.mark.parametrize("can_copy", [True, False])
