@@ -32,11 +32,6 @@ class NotesEnvironment(Environment[Notes]):
         user.seen += 1
         return user.seen
 
-    @tool(effect="external")
-    def fail(self) -> None:
-        """Fail."""
-        raise OSError
-
     def verify(self, state: Notes) -> float:
         return 1.0
 

@@ -96,12 +96,6 @@ class Bank(Environment[Account]):
         state.emit(Renamed(names=["seen"]))
         return state.balance
 
-    @tool(effect="external")
-    def transfer(self, state: Account, amount: int) -> int:
-        """Take in money from outside."""
-        state.emit(Deposited(amount=amount, at=NOON))
-        return state.balance
-
     @tool
     def visit(self, state: Account, app: Visits, fails: bool = False) -> int:
         """Be counted by the app."""

@@ -9,6 +9,7 @@ from stateroom import Environment, Event, SessionLimits, Sessions, State, applie
 from stateroom.errors import InvalidArguments, SessionSealed
 from stateroom.session import Session
 from stateroom.store import Store
+from tests.environments import Time
 
 
 class Opened(Event):
@@ -36,22 +37,13 @@ class DoorEnvironment(Environment[Door]):
         return 1.0
 
 
-class Clock:
-    """Time as the test wants it."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> Time:
+    return Time()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-async def session(store: Store, clock: Clock) -> Session[Door]:
+async def session(store: Store, clock: Time) -> Session[Door]:
     return await Sessions(DoorEnvironment(), store, SessionLimits(now=clock)).seed({})
 
 
@@ -60,7 +52,7 @@ async def found(session: Session[Door], **wanted: Any) -> list[tuple[float, str 
 
 
 @pytest.mark.every_store
-async def test_events_are_found_by_kind_name_and_time(session: Session[Door], store: Store, clock: Clock) -> None:
+async def test_events_are_found_by_kind_name_and_time(session: Session[Door], store: Store, clock: Time) -> None:
     for clock.now, name in ((1001.0, "bell"), (1002.5, "alarm"), (1004.0, "bell")):
         await session.record(name, {"loud": True}, user="ann", by="ada")
     clock.now = 1005.0

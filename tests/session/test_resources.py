@@ -311,14 +311,6 @@ async def test_a_content_that_is_missing_is_found_by_a_check(session: Session[De
         assert await check_session(broken, record.head) == [finding]
 
 
-async def test_the_verifier_judges_the_folder_now_and_later(session: Session[Desk], store: Store) -> None:
-    await write(session, "first")
-    await write(session, "second")
-    assert (await session.verify()).reward == 2.0
-    rejudging = Rescorer(DeskEnvironment(), store)
-    assert [(await rejudging.judge(session.id, at=at)).verdict.reward for at in (None, 2, 1)] == [2.0, 1.0, 0.0]
-
-
 # A browser, which can only be started afresh.
 
 

@@ -80,13 +80,6 @@ class HotelEnvironment(Environment[Trip, HotelTask]):
         await self.pause()
         return len(user.notes)
 
-    @tool
-    def break_it(self, state: Trip, user: Profile) -> None:
-        """Change all, and fail."""
-        state.steps += 1
-        user.nights = 99
-        raise ValueError
-
     @tool(effect="read")
     def nights(self, user: Profile) -> int:
         """How many."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Session, Sessions, Verdict
-from stateroom.errors import SessionClosed, SessionLeased, SessionSealed
+from stateroom.errors import SessionLeased, SessionSealed
 from stateroom.store import Store
 from tests.environments import Tally, TallyEnvironment
 from tests.messages import raises, says
@@ -106,21 +106,6 @@ async def test_a_session_that_is_leased_and_sealed_says_that_it_is_sealed(
             await session.call("add")
 
 
-async def test_a_fork_of_a_sealed_session_is_open(session: Session[Tally]) -> None:
-    await session.verify("yes")
-    fork = await session.fork()
-    assert (await fork.call("add", {"number": 1})).output == 4
-    assert (await fork.verify("no")).reward == 4.0
-
-
-async def test_a_sealed_session_can_be_closed_and_keeps_its_verdict(session: Session[Tally]) -> None:
-    verdict = await session.verify("yes")
-    await session.close()
-    with pytest.raises(SessionClosed):
-        await session.call("add", {"number": 1})
-    assert await session.verify("yes") == verdict
-
-
 async def test_an_external_call_that_comes_back_too_late_changes_nothing(
     session: Session[Tally], environment: JudgedEnvironment, store: Store
 ) -> None:
@@ -134,20 +119,6 @@ async def test_an_external_call_that_comes_back_too_late_changes_nothing(
     assert (result.ok, result.code) == (False, "tool_failed")
     says(result.error or "")
     assert (verdict.reward, session.state.total) == (3.0, 3)
-
-
-async def test_a_verifier_that_raises_seals_nothing(store: Store) -> None:
-    class Unsure(TallyEnvironment):
-        """Cannot judge zero."""
-
-        def verify(self, state: Tally) -> float:
-            return 1 / state.total
-
-    session = await Sessions[Tally](Unsure(), store).seed({})
-    with pytest.raises(ZeroDivisionError):
-        await session.verify()
-    assert (await session.call("add", {"number": 2})).ok
-    assert (await session.verify()).reward == 0.5
 
 
 async def test_a_verdict_on_a_response_is_of_that_response(store: Store) -> None:

@@ -10,8 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.agent import Agent, Threads, transcript
-from stateroom.errors import InvalidArguments, SessionError, SessionSealed
-from stateroom.gallery import WeatherEnvironment
+from stateroom.errors import InvalidArguments, SessionSealed
 from stateroom.model import Item, Policy, Scripted, function_call, last_user_text, message, text_of
 from stateroom.session import Retention, RetentionPolicy, Session, Update
 from stateroom.store import MemoryStore, Store
@@ -209,22 +208,6 @@ def test_a_session_is_what_a_list_of_its_steps_says(kind: str, request: pytest.F
 # What a step is.
 
 
-@pytest.mark.every_store
-async def test_an_agents_turn_is_one_step_and_its_conversation_goes_back_with_it(store: Store) -> None:
-    threads = Threads(opened(store))
-    thread = (await threads.create()).id
-    for text in ("a", "b"):
-        await threads.add(thread, text)
-        await threads.run(thread, Agent(Writer()))
-    session = await threads.sessions.open(thread)
-    await session.call("add", {"text": "by hand"})
-    assert await session.undo(2) == 2
-    assert (list(session.state.notes), await said(session, store)) == (["a"], ["a", "done"])
-    await threads.add(thread, "c")
-    await threads.run(thread, Agent(Writer()))
-    assert (list(session.state.notes), await said(session, store)) == (["a", "c"], ["a", "done", "c", "done"])
-
-
 async def test_an_answer_is_undone_back_to_the_question(store: Store) -> None:
     agent = Agent(Scripted([[function_call("ask_user", "q", question="Which?")], "thanks"]), asks=True)
     threads = Threads(opened(store))
@@ -280,12 +263,6 @@ async def test_a_verdict_ends_undo(store: Store) -> None:
 async def test_steps_are_counted_from_one(store: Store, steps: Any) -> None:
     with raises(InvalidArguments):
         await (await seeded(store, "a")).undo(steps)
-
-
-async def test_a_stateless_session_has_nothing_to_undo(store: Store) -> None:
-    session = await Sessions(WeatherEnvironment(), store).seed({"city": "Bern"})
-    with raises(SessionError):
-        await session.undo()
 
 
 class CountingStore(MemoryStore):
