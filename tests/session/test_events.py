@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -13,11 +12,12 @@ from hypothesis import given, strategies as st
 
 from stateroom import Environment, Event, Sessions, State, ToolError, applies, open_store, tool
 from stateroom.errors import DefinitionError, ReadOnlyState, SchemaChanged, UnknownRevision
-from stateroom.session import EventRecord, Retention, RetentionPolicy, Session, Transcript, entry_data, refold
+from stateroom.session import EventRecord, Session, Transcript, entry_data, refold
 from stateroom.state import fold, to_json
 from stateroom.store import Store
 from tests.messages import raises, says
 from tests.session.conftest import Snapshots
+from tests.session.stored_sessions import prune
 
 
 class Deposited(Event):
@@ -194,10 +194,9 @@ async def test_pruned_events_are_missed(session: Session[Account], store: Store,
     snapshots_after(100)
     for amount in range(1, 21):
         await session.call("deposit", {"amounts": [amount]})
-    [(_, cut)] = [each async for each in Retention(store, RetentionPolicy(keep=10), time.time).carry_out()]
+    [cut] = (await prune(store, keep=10)).values()
     with raises(UnknownRevision):
         await events_of(session)
-    assert cut is not None
     since = cut.below
     assert since is not None
     later = [each.event for each in await events_of(session, after=since)]

@@ -2,18 +2,18 @@
 
 import asyncio
 import threading
-import time
 from contextlib import suppress
 
 import pytest
 
 from stateroom import Session, SessionLimits, Sessions, State, tool
 from stateroom.errors import Busy, TooLarge
-from stateroom.session import MAX_READS, Retention, RetentionPolicy
+from stateroom.session import MAX_READS
 from stateroom.store import Store
 from tests.environments import Unjudged
 from tests.messages import says
 from tests.patience import PATIENCE
+from tests.session.stored_sessions import prune
 
 LIMIT = 20_000
 
@@ -109,8 +109,7 @@ async def test_a_session_with_a_full_log_is_refused_more_and_can_be_read_verifie
 
 async def test_a_full_log_that_is_pruned_goes_on(store: Store) -> None:
     session = await filled(Sessions[Heap](HeapEnvironment(), store, SessionLimits(max_log=LIMIT)))
-    retention = Retention(store, RetentionPolicy(keep=0), time.time)
-    assert [cut.entries async for _, cut in retention.carry_out() if cut]
+    assert await prune(store, keep=0)
     elsewhere = await Sessions[Heap](HeapEnvironment(), store, SessionLimits(max_log=LIMIT)).open(session.id)
     assert (await elsewhere.call("clear")).ok
     assert (await session.call("clear")).ok

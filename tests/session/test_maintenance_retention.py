@@ -4,7 +4,6 @@ import asyncio
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -21,17 +20,11 @@ from tests.environments import TallyEnvironment
 from tests.examples import share
 from tests.messages import raises
 from tests.patience import PATIENCE
-from tests.session.stored_sessions import Notes, family, go_on, new, problems, sessions_of
+from tests.session.stored_sessions import Notes, family, go_on, new, problems, prune, sessions_of
 from tests.session.travel_model import Run, calls
 from tests.watched import WatchedStore
 
 pytestmark = [pytest.mark.every_store, pytest.mark.usefixtures("many_snapshots")]
-
-
-async def prune(store: Store, now: Callable[[], float] = time.time, **policy: Any) -> dict[str, Cut]:
-    """What has gone, by session."""
-    made = Retention(store, RetentionPolicy(**policy), now).carry_out()
-    return {head.id: cut async for head, cut in made if cut is not None}
 
 
 async def reopened(store: Store, session: str) -> Session[Notes]:

@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 
 from stateroom import open_store
-from stateroom.session import Copier, History, Retention, RetentionPolicy, count_sessions
+from stateroom.session import Copier, History, count_sessions
 from stateroom.store import Record, Store
 from tests.servers.postgresql import fresh_schema
-from tests.session.stored_sessions import family, go_on, new, problems, sessions_of
+from tests.session.stored_sessions import family, go_on, new, problems, prune, sessions_of
 
 pytestmark = pytest.mark.usefixtures("many_snapshots")
 
@@ -66,18 +66,14 @@ async def test_there_and_back(there: str) -> None:
         await copy(home, away, ids)  # up to date
         assert await records(away, ids) == await records(home, ids)
 
-        cuts = {
-            head.id: cut async for head, cut in Retention(away, RetentionPolicy(keep=10), time.time).carry_out() if cut
-        }
-        assert set(cuts) == {ids[0]}
+        assert set(await prune(away, keep=10)) == {ids[0]}
         assert await problems(away) == {}
         assert {session: (await History(away).document(session)).state for session in ids if session != ids[1]} == {
             session: state for session, state in states.items() if session != ids[1]
         }
         await go_on(await sessions_of(away).open(ids[1]), 2)
         now = time.time()
-        async for _ in Retention(away, RetentionPolicy(closed=3600.0), lambda: now + 7200).carry_out():
-            pass
+        await prune(away, lambda: now + 7200, closed=3600.0)
         found = await count_sessions(away, now=now, top=1, done=lambda: None)
         assert found.sessions == {"notes": {"live": 3}}
         assert found.largest[0][0].id in ids[:2]

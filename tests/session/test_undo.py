@@ -1,49 +1,42 @@
 """Undo and redo, on every store: whatever was done, a session is what a list of steps says."""
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from stateroom import Environment, Sessions, State, open_store, tool
+from stateroom import Environment, Sessions, open_store, tool
 from stateroom.agent import Agent, Threads, transcript
 from stateroom.errors import InvalidArguments, SessionSealed
 from stateroom.model import Item, Policy, Scripted, function_call, last_user_text, message, text_of
-from stateroom.session import Retention, RetentionPolicy, Session, Update
+from stateroom.session import Session, Update
 from stateroom.store import MemoryStore, Store
 from tests.examples import share
 from tests.messages import raises
 from tests.servers.stores import fresh_store
 from tests.session.conftest import Snapshots
+from tests.session.stored_sessions import Notes, NotesEnvironment, prune
 
 SHARES = {"memory": 2, "sqlite": 0.3, "file": 0.1, "redis": 0.2, "postgresql": 0.1, "tiered": 0.1}
 """How many of the programs are run on a store of each kind."""
 
 
-class Board(State):
-    notes: list[str] = []
+class Board(Notes):
     asked: int = 0
 
 
-class BoardEnvironment(Environment[Board]):
-    """Holds notes."""
+class BoardEnvironment(NotesEnvironment, Environment[Board]):
+    """Sends notes too."""
 
-    @tool
-    def add(self, state: Board, text: str) -> int:
-        """Add a note."""
-        state.notes.append(text)
-        return len(state.notes)
+    def seed(self) -> Board:  # type: ignore[override]
+        return Board()
 
     @tool(effect="external")
     def send(self, state: Board, text: str) -> None:
         """Send a note."""
         state.notes.append(text)
-
-    def verify(self, state: Board) -> float:
-        return 1.0
 
 
 class Writer(Policy):
@@ -243,8 +236,7 @@ async def test_a_reply_of_the_environment_is_undone_with_its_change(store: Store
 async def test_undo_stops_where_the_past_was_pruned(store: Store, snapshots_after: Snapshots) -> None:
     snapshots_after(1)
     session = await seeded(store, *map(str, range(30)))
-    [cut] = [cut async for _, cut in Retention(store, RetentionPolicy(keep=8), time.time).carry_out()]
-    assert cut is not None
+    [cut] = (await prune(store, keep=8)).values()
     assert cut.below is not None
     session = await opened(store).open(session.id)
     assert await session.undo(100) == 31 - cut.below

@@ -8,12 +8,13 @@ from pydantic import BaseModel, create_model, field_validator
 
 from stateroom import Environment, Episode, Sessions, State, Verdict, tool
 from stateroom.errors import InvalidState, SchemaChanged, UnknownRevision
-from stateroom.session import Migrator, Retention, RetentionPolicy, Session, Transcript, kept_types
+from stateroom.session import Migrator, Session, Transcript, kept_types
 from stateroom.state import lines
 from stateroom.store import Store
 from tests.environments import Unjudged
 from tests.messages import raises, says
 from tests.session.conftest import Snapshots
+from tests.session.stored_sessions import prune
 from tests.session.versions import Cart3, Shop3, shop
 from tests.watched import WatchedStore
 
@@ -325,7 +326,7 @@ async def test_a_fork_that_was_migrated_and_pruned_says_what_has_gone(
     snapshots_after(1)
     fork = await (await shop(3, store).open(old.id)).fork(at=2)
     await buy(fork, *range(30))
-    assert [cut async for _, cut in Retention(store, RetentionPolicy(keep=8), time.time).carry_out() if cut]
+    assert await prune(store, keep=8)
     for gone in (fork.state_at(3), fork.rewind(3), fork.fork(at=3)):
         with raises(UnknownRevision):
             await gone

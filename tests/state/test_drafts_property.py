@@ -430,12 +430,6 @@ def test_a_list_of_models_follows_many_splices(size: int, program: list[Any], co
     assert sum(len(op[4]) for op in patch if op[0] == "splice") <= 10 * len(program)
 
 
-@fast
-@given(worlds)
-def test_a_state_survives_its_bytes(base: World) -> None:
-    assert exact(shape_of(World).read(decode(encode(base)))) == exact(base)
-
-
 @settings(fast, max_examples=share(1))
 @given(worlds)
 def test_a_draft_that_was_only_read_commits_to_the_same_object(base: World) -> None:
