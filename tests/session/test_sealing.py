@@ -41,41 +41,26 @@ async def session(sessions: Sessions[Tally]) -> Session[Tally]:
     return made
 
 
-async def test_nothing_changes_after_the_verdict(session: Session[Tally]) -> None:
-    await session.verify()
-    for attempt in (
-        lambda: session.call("add", {"number": 1}),
-        lambda: session.call("add", {"number": 1}, call_id="first"),
-        lambda: session.call("look"),
-        lambda: session.call("no such tool"),
-        lambda: session.call("send", call_id="s"),
-        lambda: session.rewind(to=1),
-        lambda: session.checkpoint("here"),
-    ):
-        with raises(SessionSealed):
-            await attempt()
-    assert (session.revision, session.state.total) == (3, 3)
-
-
-async def test_a_second_verdict_is_the_first(session: Session[Tally], environment: JudgedEnvironment) -> None:
-    first = await session.verify("yes")
-    assert first == Verdict(3.0, {"part": 0.5}, {"length": 2.0}, "so it is", {"time": 1})
-    assert await session.verify("no") == first
-    assert environment.judged == 1
-
-
-async def test_another_process_sees_the_seal(
+async def test_nothing_changes_after_the_verdict_and_there_is_only_one(
     session: Session[Tally], environment: JudgedEnvironment, store: Store
 ) -> None:
-    elsewhere = await Sessions[Tally](environment, store).open(session.id)
+    before = await Sessions[Tally](environment, store).open(session.id)
     verdict = await session.verify("yes")
-    for attempt in (lambda: elsewhere.call("add", {"number": 1}), lambda: elsewhere.call("look")):
-        with pytest.raises(SessionSealed):
-            await attempt()
-    later = await Sessions[Tally](environment, store).open(session.id)
-    with pytest.raises(SessionSealed):
-        await later.call("add", {"number": 1})
-    assert await later.verify("no") == await elsewhere.verify("no") == verdict
+    assert verdict == Verdict(3.0, {"part": 0.5}, {"length": 2.0}, "so it is", {"time": 1})
+    for handle in (session, before, await Sessions[Tally](environment, store).open(session.id)):
+        for attempt in (
+            handle.call("add", {"number": 1}),
+            handle.call("add", {"number": 1}, call_id="first"),
+            handle.call("look"),
+            handle.call("no such tool"),
+            handle.call("send", call_id="s"),
+            handle.rewind(to=1),
+            handle.checkpoint("here"),
+        ):
+            with raises(SessionSealed):
+                await attempt
+        assert await handle.verify("no") == verdict
+        assert (handle.revision, handle.state.total) == (3, 3)
     assert environment.judged == 1
 
 
