@@ -56,6 +56,20 @@ async def test_the_phase_and_the_reward_are_those_of_the_log(
             await check(store)
 
 
+async def test_a_fork_has_the_phase_of_then_and_no_reward(tmp_path: Path) -> None:
+    async with open_store(f"sqlite:///{tmp_path}/rooms.db") as store:
+        session = await Sessions(NotesEnvironment(), store).seed({})
+        assert (await store.head((await session.fork()).id)).phase is None
+        await session.agent.say(Update([], "user", ("new_task",)))
+        await session.agent.say(Update([], "agent", ("plan_ready", "task_complete")))
+        await session.verify()
+        forks = [await store.head((await session.fork(at)).id) for at in (1, 2, 3, 4)]
+        assert [head.phase for head in forks] == ["idle", "planning", "done", "done"]
+        assert [head.reward for head in forks] == [None] * 4
+        judged = await store.head(session.id)
+        assert (judged.phase, judged.reward) == ("done", 1.0)
+
+
 async def test_a_rewind_of_a_large_state_sets_the_phase_and_reads_no_state(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path}/rooms.db") as store:
         session = await Sessions(NotesEnvironment(), store).seed({"size": 2000})

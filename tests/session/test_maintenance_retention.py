@@ -83,6 +83,33 @@ async def test_what_a_process_has_in_memory_stays(store: Store) -> None:
         await session.rewind(to=cut.below - 1)
 
 
+async def test_a_process_that_was_away_reads_on(store: Store) -> None:
+    away = await new(store, 5)
+    here = await reopened(store, away.id)
+    await go_on(here, 40)
+    assert await prune(store, keep=10)
+    await away.call("add", {"text": "back"})
+    assert list(away.state.notes) == [*(f"note {revision}" for revision in range(1, 45)), "back"]
+    for revision in range(1, 6):  # which it had at hand when it went away
+        with raises(UnknownRevision):
+            await away.rewind(to=revision)
+    assert await problems(store) == {}
+
+
+async def test_rewinds_keep_what_they_lead_to(store: Store) -> None:
+    session = await new(store, 30)
+    await session.rewind(to=9)
+    await go_on(session, 20)
+    (cut,) = (await prune(store, keep=25)).values()
+    assert cut.below is not None
+    assert cut.below <= 9
+    assert len((await reopened(store, session.id)).state.notes) == 28
+    (later,) = (await prune(store, keep=10)).values()  # the rewind itself goes
+    assert later.below is not None
+    assert later.below > 31
+    assert len((await reopened(store, session.id)).state.notes) == 28
+
+
 async def test_the_verdict_stays(store: Store) -> None:
     environment = TallyEnvironment()
     session = await Sessions(environment, store).seed({})

@@ -278,6 +278,17 @@ def test_one_wrong_mail_does_not_put_the_ticket_in_doubt() -> None:
     assert paths(result.extra) == [("mails", "m-T-4")]
 
 
+def test_a_choice_between_twins_is_kept_to() -> None:
+    def pairs(first: str, second: str) -> Edit:
+        tickets = {key: Ticket(id=key, title="t") for key in ("T-3", "T-4")}
+        children = {f"T-{number}": Ticket(title="child", assignee=of) for number, of in enumerate((first, second), 5)}
+        mails = {f"m{number}": Mail(to="all", about=f"T-{number}") for number in (5, 6)}
+        return both(put(tickets={**tickets, **children}), put(mails=mails))
+
+    assert compared(pairs("T-4", "T-3"), pairs("T-3", "T-4")).same
+    assert not compared(pairs("T-4", "T-4"), pairs("T-3", "T-4")).same
+
+
 @pytest.mark.parametrize(
     "mention",
     [
