@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Sessions, State, tool
+from stateroom import Sessions, State, tool
 from stateroom.agent import Agent, Trajectory, recall, run
 from stateroom.errors import Conflict, EnvironmentFailed, InvalidMove, ModelUnavailable, SessionError, SessionLeased
 from stateroom.model import Answer, Item, Model, Request, Scripted, function_call
 from stateroom.session import Session, SessionInfo, Update
 from stateroom.store import Store
+from tests.environments import Unjudged
 from tests.messages import raises
 
 
@@ -24,7 +25,7 @@ class Desk(State):
     rows: list[list[str]] = [["a"], ["b"]]
 
 
-class DeskEnvironment(Environment[Desk]):
+class DeskEnvironment(Unjudged[Desk]):
     """Takes notes, asks, and answers."""
 
     def __init__(self) -> None:
@@ -64,9 +65,6 @@ class DeskEnvironment(Environment[Desk]):
             raise self.failing.pop()
         state.heard.append(message)
         return {"number": 1} if message == "odd" else f"heard {message}" if len(state.heard) < 2 else None  # type: ignore[return-value]
-
-    def verify(self, state: Desk) -> float:
-        return float(len(state.notes))
 
 
 SCRIPT = Scripted(

@@ -1,7 +1,6 @@
 """Calls at the same time: one session's are serialised, and a refused write runs again on fresh state."""
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,25 +58,6 @@ async def test_two_handles_of_one_session_are_serialised(store: Store) -> None:
     same = await sessions.open(session.id)
     await asyncio.gather(*(handle.call("increment") for handle in (session, same) for _ in range(20)))
     assert (session.state.total, environment.most_at_once, environment.runs) == (40, 1, 40)
-
-
-@pytest.mark.every_store(shared=True)
-async def test_eight_writers_with_a_connection_each_lose_none_of_800_increments(url: str) -> None:
-    async with open_store(url) as store:
-        session = await Sessions(CounterEnvironment(), store).seed({})
-
-    async def write() -> None:
-        async with open_store(url) as own:
-            elsewhere = await Sessions(CounterEnvironment(), own).open(session.id)
-            left = 100
-            while left:
-                with suppress(Conflict):  # refused twenty times in a row, so nothing has changed: once more
-                    await elsewhere.call("add")
-                    left -= 1
-
-    await asyncio.gather(*(write() for _ in range(8)))
-    async with open_store(url) as store:
-        assert (await Sessions(CounterEnvironment(), store).open(session.id)).state.total == 800
 
 
 async def test_readers_and_writers_at_once_see_whole_states(store: Store) -> None:

@@ -206,7 +206,7 @@ class Trial(Environment[Ledger, Errand]):
         return Reward(1.0)
 
 
-class Marking(Environment[Noted]):
+class Marking(Unjudged[Noted]):
     """Changes by events."""
 
     def world(self) -> Noted:
@@ -221,9 +221,6 @@ class Marking(Environment[Noted]):
         """Mark."""
         state.emit(Marked(note="here"))
         return "done"
-
-    def verify(self) -> float:
-        return 1.0
 
 
 @pytest.fixture

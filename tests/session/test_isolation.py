@@ -194,9 +194,6 @@ async def test_a_seed_that_could_not_be_read_back_is_refused(store: Store) -> No
         def seed(self, task: Any) -> Zoo:
             return BiggerZoo() if task.bigger else Zoo(pets=[Dog(name="Rex")])
 
-        def verify(self, state: Zoo) -> float:
-            return 0.0
-
     sessions = Sessions[Zoo](ZooEnvironment(), store)
     with raises(DefinitionError):
         await sessions.seed({"bigger": True})

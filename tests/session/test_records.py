@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Event, SessionLimits, Sessions, State, applies, tool
-from stateroom.errors import InvalidArguments, SessionSealed
+from stateroom import Event, SessionLimits, Sessions, State, applies, tool
+from stateroom.errors import InvalidArguments
 from stateroom.session import Session
 from stateroom.store import Store
-from tests.environments import Time
+from tests.environments import Time, Unjudged
 
 
 class Opened(Event):
@@ -24,7 +24,7 @@ class Door(State):
         self.opened += 1
 
 
-class DoorEnvironment(Environment[Door]):
+class DoorEnvironment(Unjudged[Door]):
     """Has a door."""
 
     @tool
@@ -32,9 +32,6 @@ class DoorEnvironment(Environment[Door]):
         """Open the door."""
         state.emit(Opened(by=by))
         return state.opened
-
-    def verify(self, state: Door) -> float:
-        return 1.0
 
 
 @pytest.fixture
@@ -86,9 +83,3 @@ async def test_the_data_of_a_record_is_json(session: Session[Door]) -> None:
         with pytest.raises(InvalidArguments):
             await session.record(name, data)  # type: ignore[arg-type]
     assert session.revision == 3
-
-
-async def test_a_verdict_ends_the_record(session: Session[Door]) -> None:
-    await session.verify()
-    with pytest.raises(SessionSealed):
-        await session.record("bell")

@@ -56,6 +56,9 @@ async def test_nothing_changes_after_the_verdict_and_there_is_only_one(
             handle.call("send", call_id="s"),
             handle.rewind(to=1),
             handle.checkpoint("here"),
+            handle.undo(),
+            handle.record("bell"),
+            handle.edit([{"place": ["total"], "value": 5}], by="ada"),
         ):
             with raises(SessionSealed):
                 await attempt

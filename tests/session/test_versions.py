@@ -132,22 +132,6 @@ async def test_shared_states_have_versions_of_their_own(store: Store) -> None:
     assert (await (await shop(3, store).seed({"user": "ann"})).call("order")).output == 5
 
 
-async def test_a_change_that_older_code_has_decided_is_entered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = await shop(1, store).seed({"user": "ann"})
-    await first.call("order")
-
-    async def died(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("stateroom.session.shared.Shared.complete", died)
-        with pytest.raises(KeyboardInterrupt):
-            await first.call("order")
-    session = await shop(3, store).seed({"user": "ann"})
-    assert (await session.user()).bought == 2
-    assert (await session.call("order")).output == 3
-
-
 class Line(BaseModel):
     sku: str
 

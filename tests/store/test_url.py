@@ -54,11 +54,6 @@ def harbour(register: Register) -> None:
     HarbourStore.opened.clear()
 
 
-def test_the_built_in_schemes_are_served() -> None:
-    assert store_class("memory://") is MemoryStore
-    assert store_class("sqlite:///rooms.db") is SQLiteStore
-
-
 URLS = ["", "rooms.db", "/rooms.db", "sqlite:rooms.db", "://rooms.db", "memory:/", "mongodb://localhost"]
 
 
