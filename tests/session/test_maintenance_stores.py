@@ -3,43 +3,28 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 from stateroom import open_store
 from stateroom.session import Copier, History, count_sessions
 from stateroom.store import Record, Store
-from tests.servers.postgresql import fresh_schema
+from tests.servers.stores import fresh_store
 from tests.session.stored_sessions import family, go_on, new, problems, prune, sessions_of
 
 pytestmark = pytest.mark.usefixtures("many_snapshots")
 
 
-KINDS = ["sqlite", "file", "redis", "postgresql", "s3", "tiered", "compressed and encrypted"]
+KINDS = ["sqlite", "file", "redis", "postgresql", "s3", "tiered", "sqlite?compress=zstd&keys=env:CARE_KEYS"]
 
 
 @pytest.fixture(params=KINDS)
 def there(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of a fresh store of each kind."""
-    kind = request.param
-    if kind == "postgresql":
-        with fresh_schema(request.getfixturevalue("postgresql_url")) as url:
-            yield url
-    elif kind == "redis":
-        yield f"{request.getfixturevalue('redis_url')}?prefix={uuid4().hex}:"
-    elif kind == "s3":
-        address, _, options = request.getfixturevalue("s3_url").partition("?")
-        yield f"{address.rstrip('/')}/{uuid4().hex}?{options}"
-    elif kind == "file":
-        yield f"file://{tmp_path / 'rooms'}"
-    elif kind == "tiered":
-        yield f"tiered://?warm=sqlite:///{tmp_path / 'warm.db'}&cold=file://{tmp_path / 'cold'}"
-    elif kind == "sqlite":
-        yield f"sqlite:///{tmp_path / 'rooms.db'}"
-    else:
-        monkeypatch.setenv("CARE_KEYS", "one:" + "A" * 43 + "=")
-        yield f"sqlite:///{tmp_path / 'rooms.db'}?compress=zstd&keys=env:CARE_KEYS"
+    monkeypatch.setenv("CARE_KEYS", "one:" + "A" * 43 + "=")
+    kind, _, options = request.param.partition("?")
+    with fresh_store(kind, request.getfixturevalue, tmp_path) as url:
+        yield f"{url}?{options}" if options else url
 
 
 async def records(store: Store, ids: list[str]) -> list[Record]:

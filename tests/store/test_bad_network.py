@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import count
-from pathlib import Path
 from random import Random
 from urllib.parse import parse_qsl, urlsplit
 
@@ -14,7 +13,7 @@ import pytest
 from stateroom.errors import Conflict, StoreUnavailable
 from stateroom.store import Commit, Store, open_store
 from tests.servers.proxy import FAULTS, Fault, Proxy
-from tests.servers.stores import fresh_store
+from tests.store.conftest import Fresh
 from tests.store.rooms import begin, entry
 
 SEED = entry(1)
@@ -22,10 +21,9 @@ an_entry = partial(entry, body=bytes(range(256)) * 8)
 
 
 @pytest.fixture(params=["redis", "postgresql", pytest.param("s3", marks=pytest.mark.more("time"))])
-def direct(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def direct(request: pytest.FixtureRequest, fresh: Fresh) -> str:
     """The URL of a fresh store on a real server."""
-    with fresh_store(request.param, request.getfixturevalue, tmp_path) as url:
-        yield url
+    return fresh(request.param)
 
 
 @pytest.fixture

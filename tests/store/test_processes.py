@@ -3,7 +3,7 @@
 import asyncio
 import random
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from stateroom.store import open_store
 from tests.patience import PATIENCE
 from tests.processes import Start, line, starting
-from tests.servers.stores import fresh_store
+from tests.store.conftest import Fresh
 from tests.store.rooms import begin, head
 
 LONG = pytest.mark.more("time")
@@ -24,9 +24,8 @@ def kind() -> str:
 
 
 @pytest.fixture
-def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with fresh_store(kind, request.getfixturevalue, tmp_path) as url:
-        yield url
+def url(kind: str, fresh: Fresh) -> str:
+    return fresh(kind)
 
 
 @pytest.fixture
@@ -77,12 +76,10 @@ async def test_processes_that_open_a_fresh_store_at_once_all_succeed(url: str, s
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file", "redis", "postgresql"])
-async def test_stores_of_one_process_that_open_a_fresh_place_at_once_all_succeed(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+async def test_stores_of_one_process_that_open_a_fresh_place_at_once_all_succeed(kind: str, fresh: Fresh) -> None:
     for _ in range(10):
         async with AsyncExitStack() as stack:
-            url = stack.enter_context(fresh_store(kind, request.getfixturevalue, tmp_path))
+            url = fresh(kind)
             stores = await asyncio.gather(*(stack.enter_async_context(open_store(url)) for _ in range(8)))
             await begin(stores[0])
             assert [await store.head("room") for store in stores] == [head()] * 8
