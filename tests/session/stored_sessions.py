@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from stateroom import Environment, SessionLimits, Sessions, State, tool
-from stateroom.session import Session, check_session, each_session
+from stateroom.session import Cut, Retention, RetentionPolicy, Session, check_session, each_session
 from stateroom.store import Store
 
 
@@ -20,6 +22,12 @@ class Profile(State):
 class NotesEnvironment(Environment[Notes]):
     """Keeps notes."""
 
+    def seed(self, task: Any) -> Notes:
+        return Notes(notes=["x" * 100] * getattr(task, "size", 0))
+
+    def user_of(self, task: Any) -> str:
+        return getattr(task, "user", "ann")
+
     @tool
     def add(self, state: Notes, text: str) -> int:
         """Add a note."""
@@ -27,15 +35,15 @@ class NotesEnvironment(Environment[Notes]):
         return len(state.notes)
 
     @tool
+    def replace(self, state: Notes, text: str) -> None:
+        """Replace the last note."""
+        state.notes[-1] = text
+
+    @tool
     def meet(self, user: Profile) -> int:
         """Be seen by the user."""
         user.seen += 1
         return user.seen
-
-    @tool(effect="external")
-    def fail(self) -> None:
-        """Fail."""
-        raise OSError
 
     def verify(self, state: Notes) -> float:
         return 1.0
@@ -77,6 +85,12 @@ async def family(store: Store) -> list[str]:
     grandchild = await fork.fork(at=24)
     await go_on(grandchild, 1)
     return [parent.id, fork.id, closed.id, grandchild.id]
+
+
+async def prune(store: Store, now: Callable[[], float] = time.time, **policy: Any) -> dict[str, Cut]:
+    """What has gone, by session."""
+    made = Retention(store, RetentionPolicy(**policy), now).carry_out()
+    return {head.id: cut async for head, cut in made if cut is not None}
 
 
 async def problems(store: Store) -> dict[str | None, list[str]]:

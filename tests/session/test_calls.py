@@ -231,16 +231,6 @@ async def test_a_tool_left_behind_can_change_nothing_later(store: Store) -> None
     assert session.state.notes == []
 
 
-async def test_a_caller_who_is_cancelled_stays_cancelled(session: Session[Shop], store: Store) -> None:
-    task = asyncio.create_task(session.call("hangs_by_default"))
-    await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert await unchanged(session, store)
-    assert (await session.call("note", {"what": 1})).ok
-
-
 HARMLESS: dict[str, Any] = {
     "half a surrogate pair": "\ud83d",
     "one further down": {"a": ["\ud800"]},

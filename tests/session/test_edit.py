@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 
 from stateroom import Environment, SessionLimits, Sessions, State, tool
 from stateroom.errors import InvalidArguments, InvalidState, SessionClosed, SessionLeased, SessionSealed, TooLarge
-from stateroom.session import Edit, History, LogReader, Retention, RetentionPolicy, Session, entry_line
+from stateroom.session import Edit, History, LogReader, Session, entry_line
 from stateroom.state import decode, encode, lines, readable
 from stateroom.store import Store
 from tests.messages import raises
+from tests.session.stored_sessions import prune
 
 
 class Mood(StrEnum):
@@ -216,7 +217,7 @@ async def test_a_session_is_edited_until_it_goes_back(sessions: Sessions[Shop], 
     assert (session.edited, fork.edited, opened.edited) == (True, True, True)
     for _ in range(10):
         await session.call("order", {"name": "a"})
-    assert [cut async for cut in Retention(store, RetentionPolicy(keep=2), sessions.runtime.now).carry_out()]
+    await prune(store, keep=2)
     assert (await Sessions(ShopEnvironment(), store).open(session.id)).edited
     await fork.rewind(1)
     assert not fork.edited

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -11,13 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from stateroom import Environment, Event, Sessions, State, ToolError, applies, open_store, tool
+from stateroom import Event, Sessions, State, ToolError, applies, open_store, tool
 from stateroom.errors import DefinitionError, ReadOnlyState, SchemaChanged, UnknownRevision
-from stateroom.session import EventRecord, LogReader, Retention, RetentionPolicy, Session, entry_data, refold
+from stateroom.session import EventRecord, LogReader, Session, entry_data, refold
 from stateroom.state import fold, to_json
 from stateroom.store import Store
+from tests.environments import Unjudged
 from tests.messages import raises, says
 from tests.session.conftest import Snapshots
+from tests.session.stored_sessions import prune
 
 
 class Deposited(Event):
@@ -56,7 +57,7 @@ class Account(State):
 NOON = datetime(2024, 1, 2, 12, tzinfo=UTC)
 
 
-class Bank(Environment[Account]):
+class Bank(Unjudged[Account]):
     """Keeps money."""
 
     def seed(self, task) -> Account:
@@ -96,12 +97,6 @@ class Bank(Environment[Account]):
         state.emit(Renamed(names=["seen"]))
         return state.balance
 
-    @tool(effect="external")
-    def transfer(self, state: Account, amount: int) -> int:
-        """Take in money from outside."""
-        state.emit(Deposited(amount=amount, at=NOON))
-        return state.balance
-
     @tool
     def visit(self, state: Account, app: Visits, fails: bool = False) -> int:
         """Be counted by the app."""
@@ -115,9 +110,6 @@ class Bank(Environment[Account]):
     def do_nothing(self, state: Account) -> int:
         """Look."""
         return state.balance
-
-    def verify(self, state: Account) -> float:
-        return float(state.balance)
 
 
 def deposited(amount: int) -> Deposited:
@@ -200,10 +192,9 @@ async def test_pruned_events_are_missed(session: Session[Account], store: Store,
     snapshots_after(100)
     for amount in range(1, 21):
         await session.call("deposit", {"amounts": [amount]})
-    [(_, cut)] = [each async for each in Retention(store, RetentionPolicy(keep=10), time.time).carry_out()]
+    [cut] = (await prune(store, keep=10)).values()
     with raises(UnknownRevision):
         await events_of(session)
-    assert cut is not None
     since = cut.below
     assert since is not None
     later = [each.event for each in await events_of(session, after=since)]
@@ -247,7 +238,7 @@ def in_cents(fields: dict[str, Any]) -> dict[str, Any]:
     return {"cents": fields["amount"] * 100}
 
 
-class NewBank(Environment[NewAccount]):
+class NewBank(Unjudged[NewAccount]):
     """Keeps cents."""
 
     name = "bank"
@@ -257,9 +248,6 @@ class NewBank(Environment[NewAccount]):
         """Take in money."""
         state.emit(NewDeposited(cents=cents))
         return state.cents
-
-    def verify(self, state: NewAccount) -> float:
-        return float(state.cents)
 
 
 async def test_old_events_are_read_by_newer_code(session: Session[Account], store: Store) -> None:
@@ -280,15 +268,12 @@ async def test_an_event_that_newer_code_forgot_is_named(session: Session[Account
 def test_only_the_state_of_a_session_changes_by_events() -> None:
     with raises(DefinitionError):
 
-        class Bad(Environment[Visits]):
+        class Bad(Unjudged[Visits]):
             """Shares what it cannot."""
 
             @tool
             def put(self, app: Account) -> None:
                 """Put something."""
-
-            def verify(self) -> float:
-                return 1.0
 
 
 # Whatever happens.

@@ -47,23 +47,16 @@ async def test_an_expired_session_is_an_error_for_every_use(
     assert (await store.head(session.id)).revision == 2
 
 
-@pytest.mark.parametrize("use", ["add", "look"])
+@pytest.mark.parametrize("use", ["add", "look", "open"])
 async def test_use_renews_a_session(sessions: Sessions[Tally], time: Time, use: str) -> None:
-    session = await sessions.seed({})
-    for _ in range(10):
-        time.now += TTL * 0.9
-        assert (await session.call(use)).ok
-    time.now += TTL
-    with pytest.raises(SessionExpired):
-        await session.call(use)
-
-
-async def test_opening_renews_a_session(sessions: Sessions[Tally], time: Time) -> None:
     session = await sessions.seed({})
     for _ in range(3):
         time.now += TTL * 0.9
-        await sessions.open(session.id)
+        assert await (sessions.open(session.id) if use == "open" else session.call(use))
     assert (await session.call("look")).ok
+    time.now += TTL
+    with pytest.raises(SessionExpired):
+        await session.call("look")
 
 
 @pytest.mark.parametrize("use", ["add", "look"])
@@ -117,11 +110,3 @@ async def test_forks_survive_the_sweep_of_their_parent(sessions: Sessions[Tally]
     time.now += TTL
     assert await sessions.sweep() == 3
     assert await store.heads() == []
-
-
-async def test_a_closed_session_is_swept_when_its_time_is_over(sessions: Sessions[Tally], time: Time) -> None:
-    session = await sessions.seed({})
-    await session.close()
-    assert await sessions.sweep() == 0
-    time.now += TTL
-    assert await sessions.sweep() == 1

@@ -51,11 +51,6 @@ class OutboxEnvironment(Unjudged[Outbox]):
         """Write."""
         state.sent.append(text)
 
-    @tool
-    def forget(self, state: Outbox) -> None:
-        """Write."""
-        state.sent.clear()
-
     async def _send(self, state: Outbox, text: str) -> str:
         self.left_the_house.append(text)
         state.sent.append(text)
@@ -143,17 +138,6 @@ async def test_an_unknown_outcome_fails_by_default(
     assert environment.left_the_house == ["a"]
     assert session.state.sent == []
     assert (await session.call("send", {"text": "a"}, call_id="another")).ok
-
-
-async def test_an_unknown_outcome_is_tried_again_where_that_is_allowed(
-    session: Session[Outbox], store: Store, environment: OutboxEnvironment
-) -> None:
-    await crash(session, environment, "send_again", "c")
-    again = await Sessions(environment, store).open(session.id)
-    assert (await again.call("send_again", {"text": "a"}, call_id="c")).output == "sent a"
-    assert (await session.call("send_again", {"text": "a"}, call_id="c")).output == "sent a"
-    assert environment.left_the_house == ["a", "a"]
-    assert await ledger(session) == ["started", "call"]
 
 
 async def test_a_fork_inherits_what_is_unknown(

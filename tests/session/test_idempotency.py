@@ -27,24 +27,25 @@ async def session(store: Store, environment: TallyEnvironment) -> Session[Tally]
     return await Sessions(environment, store).seed({})
 
 
-async def test_a_repeated_call_runs_once(session: Session[Tally], environment: TallyEnvironment, name: str) -> None:
+async def test_a_call_runs_once_whoever_repeats_it(
+    session: Session[Tally], environment: TallyEnvironment, store: Store, name: str
+) -> None:
+    before = await Sessions(environment, store).open(session.id)
     first = await session.call(name, call_id="c")
     revision = session.revision
-    assert await session.call(name, call_id="c") == first
-    assert (environment.runs, session.revision, session.state.total) == (1, revision, 1)
+    for handle in (session, before, await Sessions(environment, store).open(session.id)):
+        assert await handle.call(name, call_id="c") == first
+        assert (environment.runs, (await handle.state_at()).total, handle.revision) == (1, 1, revision)
 
 
-async def test_calls_without_an_id_are_all_run(session: Session[Tally], name: str) -> None:
-    await session.call(name)
-    await session.call(name)
-    assert session.state.total == 2
-
-
-async def test_after_a_restart(session: Session[Tally], environment: TallyEnvironment, store: Store, name: str) -> None:
-    first = await session.call(name, call_id="c")
-    again = await Sessions(environment, store).open(session.id)
-    assert await again.call(name, call_id="c") == first
-    assert (environment.runs, again.state.total) == (1, 1)
+async def test_a_call_that_is_not_in_a_forks_past_is_run_there(
+    session: Session[Tally], environment: TallyEnvironment, store: Store, name: str
+) -> None:
+    early = await session.fork()
+    await session.call(name, call_id="c")
+    late = await Sessions(environment, store).open((await session.fork(at=1)).id)
+    assert [(await fork.call(name, call_id="c")).output for fork in (early, late)] == [1, 1]
+    assert environment.runs == 3
 
 
 async def test_in_a_fork_of_a_fork(
@@ -57,25 +58,6 @@ async def test_in_a_fork_of_a_fork(
         assert await twin.call(name, call_id="c") == first
         assert twin.state.total == 1
     assert environment.runs == 1
-
-
-async def test_a_fork_from_before_the_call_runs_it(
-    session: Session[Tally], environment: TallyEnvironment, store: Store, name: str
-) -> None:
-    await session.call(name, call_id="c")
-    fork = await session.fork(at=1)
-    cold = await Sessions(environment, store).open(fork.id)
-    assert (await cold.call(name, call_id="c")).output == 1
-    assert environment.runs == 2
-
-
-async def test_a_call_of_the_parent_after_the_fork_is_none_of_the_forks(
-    session: Session[Tally], environment: TallyEnvironment, name: str
-) -> None:
-    fork = await session.fork()
-    await session.call(name, call_id="c")
-    assert (await fork.call(name, call_id="c")).output == 1
-    assert environment.runs == 2
 
 
 async def test_after_a_rewind(session: Session[Tally], environment: TallyEnvironment, name: str) -> None:
@@ -97,10 +79,3 @@ async def test_from_two_processes_at_once_one_is_committed(session: Session[Tall
     assert [result.output for result in results] == [1] * 4
     final = await Sessions(TallyEnvironment(), store).open(session.id)
     assert (final.state.total, final.revision) == (1, 2)
-
-
-async def test_another_process_committed_it_before(session: Session[Tally], store: Store, name: str) -> None:
-    other = await Sessions(TallyEnvironment(), store).open(session.id)
-    first = await other.call(name, call_id="c")
-    assert await session.call(name, call_id="c") == first
-    assert session.state.total == 1

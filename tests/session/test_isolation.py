@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, field_validator
 
-from stateroom import Environment, Episode, Sessions, State, ToolError, tool
+from stateroom import Environment, Sessions, State, ToolError, tool
 from stateroom.errors import DefinitionError, InvalidState, ReadOnlyState
 from stateroom.session import Session
 from stateroom.store import Store, open_store
-from tests.environments import Unjudged
+from tests.environments import Tally, TallyEnvironment, Unjudged
 from tests.messages import raises
 
 
-class Board(State):
-    value: int = 0
+class Board(Tally):
     rows: list[list[int]] = [[3], [1], [2]]
     numbers: list[int] = []
 
@@ -27,44 +26,13 @@ class Board(State):
         return sorted(numbers)
 
 
-class BoardEnvironment(Environment[Board]):
+class BoardEnvironment(TallyEnvironment, Environment[Board]):
     """Everything that can get in one another's way."""
-
-    def __init__(self) -> None:
-        self.began = asyncio.Event()
-        self.go_on = asyncio.Event()
 
     def seed(self, task: Any) -> Board:
         if hasattr(task, "words"):
             task.words.pop()
         return Board(numbers=list(range(300)))
-
-    @tool
-    def increment(self, state: Board) -> int:
-        """Add one."""
-        state.value += 1
-        return state.value
-
-    @tool
-    async def increment_slowly(self, state: Board) -> int:
-        """Add one, and wait."""
-        state.value += 1
-        self.began.set()
-        await self.go_on.wait()
-        return state.value
-
-    @tool(effect="external")
-    async def increment_outside(self, state: Board) -> int:
-        """Add one, and wait, outside."""
-        state.value += 1
-        self.began.set()
-        await self.go_on.wait()
-        return state.value
-
-    @tool(effect="read")
-    def look(self, state: Board) -> int:
-        """The value."""
-        return state.value
 
     @tool
     def add_number(self, state: Board, number: int) -> list[int]:
@@ -87,8 +55,8 @@ class BoardEnvironment(Environment[Board]):
     @tool
     def sum_rows(self, state: Board) -> int:
         """Add up all rows."""
-        state.value = sum(map(sum, state.rows))
-        return state.value
+        state.total = sum(map(sum, state.rows))
+        return state.total
 
     @tool
     def spoil(self, session: Any, words: Any) -> int:
@@ -96,9 +64,6 @@ class BoardEnvironment(Environment[Board]):
         words.append("spoilt")
         session.task.words.append("spoilt")
         return len(words)
-
-    def verify(self, state: Board, episode: Episode) -> float:
-        return float(state.value)
 
 
 @pytest.fixture
@@ -111,19 +76,20 @@ async def session(environment: BoardEnvironment, store: Store) -> Session[Board]
     return await Sessions[Board](environment, store).seed({"words": ["a", "b"]})
 
 
-@pytest.mark.parametrize("slow", ["increment_slowly", "increment_outside"])
+@pytest.mark.parametrize("slow", ["add_slowly", "send"])
 async def test_a_reader_that_catches_up_does_not_let_a_stale_write_through(
     session: Session[Board], environment: BoardEnvironment, store: Store, slow: str
 ) -> None:
     other = await Sessions[Board](BoardEnvironment(), store).open(session.id)
+    environment.go_on.clear()
     writing = asyncio.create_task(session.call(slow))
-    await environment.began.wait()
+    await environment.begun.wait()
     for _ in range(2):
-        assert (await other.call("increment")).ok
+        assert (await other.call("add")).ok
     assert (await session.call("look")).output == 2  # catches up, while the tool is at it
     environment.go_on.set()
     result = await writing
-    assert result.ok == (slow == "increment_slowly")
+    assert result.ok == (slow == "add_slowly")
     assert (await other.call("look")).output == (3 if result.ok else 2)
 
 
@@ -228,9 +194,6 @@ async def test_a_seed_that_could_not_be_read_back_is_refused(store: Store) -> No
         def seed(self, task: Any) -> Zoo:
             return BiggerZoo() if task.bigger else Zoo(pets=[Dog(name="Rex")])
 
-        def verify(self, state: Zoo) -> float:
-            return 0.0
-
     sessions = Sessions[Zoo](ZooEnvironment(), store)
     with raises(DefinitionError):
         await sessions.seed({"bigger": True})
@@ -240,4 +203,4 @@ async def test_a_seed_that_could_not_be_read_back_is_refused(store: Store) -> No
 
 async def test_a_call_that_waits_behind_a_tampering_one_sees_nothing_of_it(session: Session[Board]) -> None:
     await asyncio.gather(session.call("tamper_failing"), session.call("sum_rows"))
-    assert session.state.value == 6
+    assert session.state.total == 6

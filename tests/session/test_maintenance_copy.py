@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from stateroom import open_store
 from stateroom.errors import OutdatedRecord, StoreError, UnknownSession
-from stateroom.session import Copier, Retention, RetentionPolicy
+from stateroom.session import Copier
 from stateroom.store import MemoryStore, Record, Store
 from tests.messages import raises
-from tests.session.stored_sessions import family, go_on, new, problems, sessions_of
+from tests.session.stored_sessions import family, go_on, new, problems, prune, sessions_of
 
 pytestmark = [pytest.mark.every_store, pytest.mark.usefixtures("many_snapshots")]
 
@@ -44,36 +44,27 @@ async def test_a_family_is_copied_parents_first(store: Store, target: Store) -> 
     await go_on(session, 3)
 
 
+async def test_whatever_became_of_a_family_since_it_was_copied_its_copy_is_as_it_is(
+    store: Store, target: Store
+) -> None:
+    copied, pruned, copier = await new(store, 10), await new(store, 40), Copier(store, target)
+    await copier.copy(copied.id)
+    await go_on(copied, 40)
+    assert set(await prune(store, keep=10)) == {copied.id, pruned.id}  # the copy of one has been left behind
+    for parent in (copied, pruned):
+        await copier.copy((await parent.fork()).id)
+    assert await records(target) == await records(store)
+    assert await problems(target) == {}
+
+
 async def test_a_copy_keeps_the_past_of_an_original_that_was_pruned_since(store: Store, target: Store) -> None:
     session = await new(store, 40)
     await Copier(store, target).copy(session.id)
-    async for _ in Retention(store, RetentionPolicy(keep=10), time.time).carry_out():
-        pass
+    await prune(store, keep=10)
     await go_on(session, 1)
     assert len((await store.maintenance.export(session.id)).entries) < 20
     await Copier(store, target).copy(session.id)
     assert len((await target.maintenance.export(session.id)).entries) == 41
-    assert await problems(target) == {}
-
-
-async def test_a_copy_that_was_left_behind_by_an_original_that_was_pruned(store: Store, target: Store) -> None:
-    session = await new(store, 10)
-    await Copier(store, target).copy(session.id)
-    await go_on(session, 40)
-    async for _ in Retention(store, RetentionPolicy(keep=10), time.time).carry_out():
-        pass
-    await Copier(store, target).copy(session.id)
-    assert await records(target) == await records(store)
-    assert await problems(target) == {}
-
-
-async def test_a_copy_of_a_pruned_session_is_as_it_is(store: Store, target: Store) -> None:
-    session = await new(store, 40)
-    fork = await session.fork()
-    async for _ in Retention(store, RetentionPolicy(keep=10), time.time).carry_out():
-        pass
-    await Copier(store, target).copy(fork.id)
-    assert await records(target) == await records(store)
     assert await problems(target) == {}
 
 
@@ -86,16 +77,6 @@ async def test_nobody_holds_a_copy(store: Store, target: Store) -> None:
     head = await target.head(session.id)
     assert head == replace(held, holder=None, leased_until=0.0)
     await go_on(await sessions_of(target).open(session.id), 1)
-
-
-async def test_a_fork_that_was_made_after_its_parent_was_copied(store: Store, target: Store) -> None:
-    parent = await new(store, 5)
-    copier = Copier(store, target)
-    await copier.copy(parent.id)
-    await go_on(parent, 5)
-    fork = await parent.fork()
-    await copier.copy(fork.id)
-    assert await records(target) == await records(store)
 
 
 async def test_a_session_that_went_on_in_the_target_is_left_alone(store: Store, target: Store) -> None:

@@ -3,43 +3,28 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 from stateroom import open_store
-from stateroom.session import Copier, History, Retention, RetentionPolicy, count_sessions
+from stateroom.session import Copier, History, count_sessions
 from stateroom.store import Record, Store
-from tests.servers.postgresql import fresh_schema
-from tests.session.stored_sessions import family, go_on, new, problems, sessions_of
+from tests.servers.stores import fresh_store
+from tests.session.stored_sessions import family, go_on, new, problems, prune, sessions_of
 
 pytestmark = pytest.mark.usefixtures("many_snapshots")
 
 
-KINDS = ["sqlite", "file", "redis", "postgresql", "s3", "tiered", "compressed and encrypted"]
+KINDS = ["sqlite", "file", "redis", "postgresql", "s3", "tiered", "sqlite?compress=zstd&keys=env:CARE_KEYS"]
 
 
 @pytest.fixture(params=KINDS)
 def there(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of a fresh store of each kind."""
-    kind = request.param
-    if kind == "postgresql":
-        with fresh_schema(request.getfixturevalue("postgresql_url")) as url:
-            yield url
-    elif kind == "redis":
-        yield f"{request.getfixturevalue('redis_url')}?prefix={uuid4().hex}:"
-    elif kind == "s3":
-        address, _, options = request.getfixturevalue("s3_url").partition("?")
-        yield f"{address.rstrip('/')}/{uuid4().hex}?{options}"
-    elif kind == "file":
-        yield f"file://{tmp_path / 'rooms'}"
-    elif kind == "tiered":
-        yield f"tiered://?warm=sqlite:///{tmp_path / 'warm.db'}&cold=file://{tmp_path / 'cold'}"
-    elif kind == "sqlite":
-        yield f"sqlite:///{tmp_path / 'rooms.db'}"
-    else:
-        monkeypatch.setenv("CARE_KEYS", "one:" + "A" * 43 + "=")
-        yield f"sqlite:///{tmp_path / 'rooms.db'}?compress=zstd&keys=env:CARE_KEYS"
+    monkeypatch.setenv("CARE_KEYS", "one:" + "A" * 43 + "=")
+    kind, _, options = request.param.partition("?")
+    with fresh_store(kind, request.getfixturevalue, tmp_path) as url:
+        yield f"{url}?{options}" if options else url
 
 
 async def records(store: Store, ids: list[str]) -> list[Record]:
@@ -66,18 +51,14 @@ async def test_there_and_back(there: str) -> None:
         await copy(home, away, ids)  # up to date
         assert await records(away, ids) == await records(home, ids)
 
-        cuts = {
-            head.id: cut async for head, cut in Retention(away, RetentionPolicy(keep=10), time.time).carry_out() if cut
-        }
-        assert set(cuts) == {ids[0]}
+        assert set(await prune(away, keep=10)) == {ids[0]}
         assert await problems(away) == {}
         assert {session: (await History(away).document(session)).state for session in ids if session != ids[1]} == {
             session: state for session, state in states.items() if session != ids[1]
         }
         await go_on(await sessions_of(away).open(ids[1]), 2)
         now = time.time()
-        async for _ in Retention(away, RetentionPolicy(closed=3600.0), lambda: now + 7200).carry_out():
-            pass
+        await prune(away, lambda: now + 7200, closed=3600.0)
         found = await count_sessions(away, now=now, top=1, done=lambda: None)
         assert found.sessions == {"notes": {"live": 3}}
         assert found.largest[0][0].id in ids[:2]

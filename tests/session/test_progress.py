@@ -4,9 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stateroom import Environment, Sessions, State, ToolError, tool
+from stateroom import Sessions, State, ToolError, tool
 from stateroom.session import Session
 from stateroom.store import Store
+from tests.environments import Unjudged
 
 
 class Casino(State):
@@ -15,7 +16,7 @@ class Casino(State):
     times: list[datetime] = []
 
 
-class CasinoEnvironment(Environment[Casino]):
+class CasinoEnvironment(Unjudged[Casino]):
     """Rolls dice, hands out ids and tells the time."""
 
     def seed(self, task, rng, clock, new_id) -> Casino:
@@ -57,9 +58,6 @@ class CasinoEnvironment(Environment[Casino]):
     def peek(self, rng, clock, new_id) -> list[object]:
         """What the next play will be."""
         return [rng.randrange(10**9), clock.now(), new_id()]
-
-    def verify(self, rng) -> float:
-        return rng.random()
 
 
 @pytest.fixture

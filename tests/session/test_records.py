@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Event, SessionLimits, Sessions, State, applies, tool
-from stateroom.errors import InvalidArguments, SessionSealed
+from stateroom import Event, SessionLimits, Sessions, State, applies, tool
+from stateroom.errors import InvalidArguments
 from stateroom.session import Session
 from stateroom.store import Store
+from tests.environments import Time, Unjudged
 
 
 class Opened(Event):
@@ -23,7 +24,7 @@ class Door(State):
         self.opened += 1
 
 
-class DoorEnvironment(Environment[Door]):
+class DoorEnvironment(Unjudged[Door]):
     """Has a door."""
 
     @tool
@@ -32,26 +33,14 @@ class DoorEnvironment(Environment[Door]):
         state.emit(Opened(by=by))
         return state.opened
 
-    def verify(self, state: Door) -> float:
-        return 1.0
 
-
-class Clock:
-    """Time as the test wants it."""
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> Time:
+    return Time()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-async def session(store: Store, clock: Clock) -> Session[Door]:
+async def session(store: Store, clock: Time) -> Session[Door]:
     return await Sessions(DoorEnvironment(), store, SessionLimits(now=clock)).seed({})
 
 
@@ -60,7 +49,7 @@ async def found(session: Session[Door], **wanted: Any) -> list[tuple[float, str 
 
 
 @pytest.mark.every_store
-async def test_events_are_found_by_kind_name_and_time(session: Session[Door], store: Store, clock: Clock) -> None:
+async def test_events_are_found_by_kind_name_and_time(session: Session[Door], store: Store, clock: Time) -> None:
     for clock.now, name in ((1001.0, "bell"), (1002.5, "alarm"), (1004.0, "bell")):
         await session.record(name, {"loud": True}, user="ann", by="ada")
     clock.now = 1005.0
@@ -94,9 +83,3 @@ async def test_the_data_of_a_record_is_json(session: Session[Door]) -> None:
         with pytest.raises(InvalidArguments):
             await session.record(name, data)  # type: ignore[arg-type]
     assert session.revision == 3
-
-
-async def test_a_verdict_ends_the_record(session: Session[Door]) -> None:
-    await session.verify()
-    with pytest.raises(SessionSealed):
-        await session.record("bell")

@@ -1,9 +1,6 @@
 """Resources: what sessions have outside their state, which is forked, rewound and moved honestly or not at all."""
 
 import asyncio
-import os
-import sys
-from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
@@ -19,6 +16,7 @@ from stateroom.store import Record, Store
 from tests.environments import Unjudged
 from tests.messages import raises, says
 from tests.patience import PATIENCE
+from tests.processes import line, starting
 from tests.session.outside import Desk, DeskEnvironment, Office, SurfEnvironment, files, write
 
 
@@ -151,22 +149,15 @@ async def test_a_rewind_brings_the_folder_back(session: Session[Desk], elsewhere
     assert set(await files(session)) == set(await files(other)) == {"first", "second"}
 
 
-async def test_the_folder_survives_a_kill(tmp_path: Path) -> None:
+async def test_the_folder_survives_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # which the process leaves things in
     url = f"sqlite:///{tmp_path / 'rooms.db'}"
     async with open_store(url) as store:
         office = Office(store)
         session = await office.sessions.seed({})
         await write(session, "mine")
-        program = Path(__file__).with_name("outside.py")
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, str(program), url, session.id, stdout=PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
-        )
-        assert process.stdout is not None
-        try:
-            assert await asyncio.wait_for(process.stdout.readline(), PATIENCE) == b"inside\n"
-        finally:
-            process.kill()
-            await process.communicate()
+        async with starting(str(Path(__file__).with_name("outside.py"))) as start:  # which kills it in the end
+            assert await line(await start(url, session.id)) == "inside"
         assert await files(session) == {"kept": "by the other\n", "mine": "text\n"}
         await office.sessions.stop()
 
@@ -309,14 +300,6 @@ async def test_a_content_that_is_missing_is_found_by_a_check(session: Session[De
         assert finding.endswith("is missing")
         await broken.prune(session.id, record.snapshots[-1].revision)  # only a snapshot speaks of it then
         assert await check_session(broken, record.head) == [finding]
-
-
-async def test_the_verifier_judges_the_folder_now_and_later(session: Session[Desk], store: Store) -> None:
-    await write(session, "first")
-    await write(session, "second")
-    assert (await session.verify()).reward == 2.0
-    rejudging = Rescorer(DeskEnvironment(), store)
-    assert [(await rejudging.judge(session.id, at=at)).verdict.reward for at in (None, 2, 1)] == [2.0, 1.0, 0.0]
 
 
 # A browser, which can only be started afresh.

@@ -20,12 +20,12 @@ from stateroom.errors import (
     SessionSealed,
     StoreUnavailable,
 )
-from stateroom.session import Retention, RetentionPolicy
 from stateroom.store import Store
 from tests.environments import Unjudged
 from tests.examples import share
 from tests.messages import raises, says
 from tests.patience import PATIENCE
+from tests.session.stored_sessions import prune
 from tests.watched import Died, MortalStore, WatchedStore
 
 pytestmark = pytest.mark.every_store
@@ -79,13 +79,6 @@ class HotelEnvironment(Environment[Trip, HotelTask]):
         user.notes.append(text)
         await self.pause()
         return len(user.notes)
-
-    @tool
-    def break_it(self, state: Trip, user: Profile) -> None:
-        """Change all, and fail."""
-        state.steps += 1
-        user.nights = 99
-        raise ValueError
 
     @tool(effect="read")
     def nights(self, user: Profile) -> int:
@@ -400,10 +393,9 @@ async def test_a_closed_session_is_kept_while_what_it_decided_is_to_be_entered(s
     await session.close()
     failing.before = None
     clock[0] += 100
-    retention = Retention(store, RetentionPolicy(closed=10.0), lambda: clock[0])
-    assert [cut async for _, cut in retention.carry_out() if cut] == []
+    assert await prune(store, lambda: clock[0], closed=10.0) == {}
     assert (await (await sessions.seed({})).user()).nights == 3
-    assert [cut.head.id async for _, cut in retention.carry_out() if cut] == [session.id]
+    assert list(await prune(store, lambda: clock[0], closed=10.0)) == [session.id]
 
 
 async def test_a_first_state_that_cannot_be_made_says_why(store: Store) -> None:

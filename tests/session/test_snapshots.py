@@ -4,33 +4,11 @@ from typing import Any
 
 import pytest
 
-from stateroom import Sessions, State, tool
+from stateroom import Sessions
 from stateroom.session import History
 from stateroom.store import Store
-from tests.environments import Unjudged
+from tests.session.stored_sessions import NotesEnvironment
 from tests.watched import WatchedStore
-
-
-class Notes(State):
-    notes: list[str] = []
-
-
-class NotesEnvironment(Unjudged[Notes]):
-    """Keeps notes."""
-
-    def seed(self, task) -> Notes:
-        return Notes(notes=["x" * 100] * task.size)
-
-    @tool
-    def add(self, state: Notes, text: str) -> int:
-        """Add a note."""
-        state.notes.append(text)
-        return len(state.notes)
-
-    @tool
-    def replace(self, state: Notes, text: str) -> None:
-        """Replace the last note."""
-        state.notes[-1] = text
 
 
 class CountingStore(WatchedStore):

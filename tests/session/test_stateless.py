@@ -74,6 +74,7 @@ async def test_history_is_refused(sessions: Sessions[None]) -> None:
         lambda: session.fork(at=1),
         lambda: session.fork(n=2),
         lambda: session.rewind(to=1),
+        session.undo,
         lambda: session.checkpoint("here"),
         lambda: session.state_at(1),
         lambda: anext(session.events(after=1)),

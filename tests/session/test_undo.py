@@ -1,50 +1,42 @@
 """Undo and redo, on every store: whatever was done, a session is what a list of steps says."""
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from stateroom import Environment, Sessions, State, open_store, tool
+from stateroom import Environment, Sessions, open_store, tool
 from stateroom.agent import Agent, Threads, transcript
-from stateroom.errors import InvalidArguments, SessionError, SessionSealed
-from stateroom.gallery import WeatherEnvironment
+from stateroom.errors import InvalidArguments
 from stateroom.model import Item, Policy, Scripted, function_call, last_user_text, message, text_of
-from stateroom.session import Retention, RetentionPolicy, Session, Update
+from stateroom.session import Session, Update
 from stateroom.store import MemoryStore, Store
 from tests.examples import share
 from tests.messages import raises
 from tests.servers.stores import fresh_store
 from tests.session.conftest import Snapshots
+from tests.session.stored_sessions import Notes, NotesEnvironment, prune
 
 SHARES = {"memory": 2, "sqlite": 0.3, "file": 0.1, "redis": 0.2, "postgresql": 0.1, "tiered": 0.1}
 """How many of the programs are run on a store of each kind."""
 
 
-class Board(State):
-    notes: list[str] = []
+class Board(Notes):
     asked: int = 0
 
 
-class BoardEnvironment(Environment[Board]):
-    """Holds notes."""
+class BoardEnvironment(NotesEnvironment, Environment[Board]):
+    """Sends notes too."""
 
-    @tool
-    def add(self, state: Board, text: str) -> int:
-        """Add a note."""
-        state.notes.append(text)
-        return len(state.notes)
+    def seed(self) -> Board:  # type: ignore[override]
+        return Board()
 
     @tool(effect="external")
     def send(self, state: Board, text: str) -> None:
         """Send a note."""
         state.notes.append(text)
-
-    def verify(self, state: Board) -> float:
-        return 1.0
 
 
 class Writer(Policy):
@@ -209,22 +201,6 @@ def test_a_session_is_what_a_list_of_its_steps_says(kind: str, request: pytest.F
 # What a step is.
 
 
-@pytest.mark.every_store
-async def test_an_agents_turn_is_one_step_and_its_conversation_goes_back_with_it(store: Store) -> None:
-    threads = Threads(opened(store))
-    thread = (await threads.create()).id
-    for text in ("a", "b"):
-        await threads.add(thread, text)
-        await threads.run(thread, Agent(Writer()))
-    session = await threads.sessions.open(thread)
-    await session.call("add", {"text": "by hand"})
-    assert await session.undo(2) == 2
-    assert (list(session.state.notes), await said(session, store)) == (["a"], ["a", "done"])
-    await threads.add(thread, "c")
-    await threads.run(thread, Agent(Writer()))
-    assert (list(session.state.notes), await said(session, store)) == (["a", "c"], ["a", "done", "c", "done"])
-
-
 async def test_an_answer_is_undone_back_to_the_question(store: Store) -> None:
     agent = Agent(Scripted([[function_call("ask_user", "q", question="Which?")], "thanks"]), asks=True)
     threads = Threads(opened(store))
@@ -260,8 +236,7 @@ async def test_a_reply_of_the_environment_is_undone_with_its_change(store: Store
 async def test_undo_stops_where_the_past_was_pruned(store: Store, snapshots_after: Snapshots) -> None:
     snapshots_after(1)
     session = await seeded(store, *map(str, range(30)))
-    [cut] = [cut async for _, cut in Retention(store, RetentionPolicy(keep=8), time.time).carry_out()]
-    assert cut is not None
+    [cut] = (await prune(store, keep=8)).values()
     assert cut.below is not None
     session = await opened(store).open(session.id)
     assert await session.undo(100) == 31 - cut.below
@@ -269,23 +244,10 @@ async def test_undo_stops_where_the_past_was_pruned(store: Store, snapshots_afte
     assert (await session.redo(100), len(session.state.notes)) == (31 - cut.below, 30)
 
 
-async def test_a_verdict_ends_undo(store: Store) -> None:
-    session = await seeded(store, "a")
-    await session.verify()
-    with pytest.raises(SessionSealed):
-        await session.undo()
-
-
 @pytest.mark.parametrize("steps", [0, -1, 1.0])
 async def test_steps_are_counted_from_one(store: Store, steps: Any) -> None:
     with raises(InvalidArguments):
         await (await seeded(store, "a")).undo(steps)
-
-
-async def test_a_stateless_session_has_nothing_to_undo(store: Store) -> None:
-    session = await Sessions(WeatherEnvironment(), store).seed({"city": "Bern"})
-    with raises(SessionError):
-        await session.undo()
 
 
 class CountingStore(MemoryStore):

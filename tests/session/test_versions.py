@@ -8,12 +8,13 @@ from pydantic import BaseModel, create_model, field_validator
 
 from stateroom import Environment, Episode, Sessions, State, Verdict, tool
 from stateroom.errors import InvalidState, SchemaChanged, UnknownRevision
-from stateroom.session import LogReader, Migrator, Retention, RetentionPolicy, Session, kept_types
+from stateroom.session import LogReader, Migrator, Session, kept_types
 from stateroom.state import lines
 from stateroom.store import Store
 from tests.environments import Unjudged
 from tests.messages import raises, says
 from tests.session.conftest import Snapshots
+from tests.session.stored_sessions import prune
 from tests.session.versions import Cart3, Shop3, shop
 from tests.watched import WatchedStore
 
@@ -129,22 +130,6 @@ async def test_shared_states_have_versions_of_their_own(store: Store) -> None:
     assert (user.bought, user.name) == (3, "unknown")
     assert (await session.call("order")).output == 4
     assert (await (await shop(3, store).seed({"user": "ann"})).call("order")).output == 5
-
-
-async def test_a_change_that_older_code_has_decided_is_entered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = await shop(1, store).seed({"user": "ann"})
-    await first.call("order")
-
-    async def died(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("stateroom.session.shared.Shared.complete", died)
-        with pytest.raises(KeyboardInterrupt):
-            await first.call("order")
-    session = await shop(3, store).seed({"user": "ann"})
-    assert (await session.user()).bought == 2
-    assert (await session.call("order")).output == 3
 
 
 class Line(BaseModel):
@@ -325,7 +310,7 @@ async def test_a_fork_that_was_migrated_and_pruned_says_what_has_gone(
     snapshots_after(1)
     fork = await (await shop(3, store).open(old.id)).fork(at=2)
     await buy(fork, *range(30))
-    assert [cut async for _, cut in Retention(store, RetentionPolicy(keep=8), time.time).carry_out() if cut]
+    assert await prune(store, keep=8)
     for gone in (fork.state_at(3), fork.rewind(3), fork.fork(at=3)):
         with raises(UnknownRevision):
             await gone

@@ -1,7 +1,6 @@
 """A process of its own that works on a session, for tests of several processes and of sudden death."""
 
 import asyncio
-import os
 import sys
 import threading
 import time
@@ -108,12 +107,6 @@ async def spin(sessions: Sessions[Counter], session_id: str) -> None:
     session = await sessions.open(session_id)
     for _ in range(3):
         say((await session.call("spin")).error)
-
-
-async def look(sessions: Sessions[Counter], session_id: str) -> None:
-    """Say what is there."""
-    session = await sessions.open(session_id)
-    say(f"{session.revision} {session.state.value} {os.getpid()}")
 
 
 async def main(url: str, job: str, *more: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, Flag, IntEnum, StrEnum
+from functools import partial
 from typing import Annotated, Any, Generic, Literal, NamedTuple, Optional, TypeVar, Union, get_origin
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -337,15 +338,16 @@ def arranged(value: Any) -> Any:
     return value.upper() if type(value) is str and len(value) > 1 else value
 
 
-def exact(value: Any) -> Any:
-    """A value with every type spelled out, so that equal means the same."""
+def exact(value: Any, *, with_fields_set: bool = True) -> Any:
+    """A value with every type spelled out, and dicts in order, so that equal means the same."""
+    within = partial(exact, with_fields_set=with_fields_set)
     if isinstance(value, BaseModel):
-        kind = value.__class__
-        return [kind, {*value.model_fields_set}, *((name, exact(getattr(value, name))) for name in kind.model_fields)]
+        kind, fields_set = value.__class__, {*value.model_fields_set} if with_fields_set else None
+        return [kind, fields_set, *((name, within(getattr(value, name))) for name in kind.model_fields)]
     if isinstance(value, dict):
-        return ["dict", *((exact(key), exact(part)) for key, part in value.items())]
+        return ["dict", *((within(key), within(part)) for key, part in value.items())]
     if isinstance(value, list | tuple):
-        return ["tuple" if isinstance(value, tuple) else "list", *map(exact, value)]
+        return ["tuple" if isinstance(value, tuple) else "list", *map(within, value)]
     if isinstance(value, set | frozenset):
         return ["set" if isinstance(value, set) else "frozenset", {(type(part), repr(part)) for part in value}]
     return (type(value), repr(value))

@@ -9,7 +9,7 @@ from functools import cached_property, total_ordering
 from typing import Any, Generic, TypeVar, cast
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, computed_field
+from pydantic import BaseModel, Field, JsonValue, computed_field
 
 from stateroom.errors import ReadOnlyState
 from stateroom.state import DraftContext, State, commit, decode, draft_of, encode_patch, is_draft, patched
@@ -71,12 +71,6 @@ class Bag(BaseModel):
         return len(self.things)
 
 
-class Sealed(BaseModel):
-    model_config = ConfigDict(frozen=True)
-    name: str = ""
-    marks: list[int] = []
-
-
 class Pair(BaseModel, Generic[T]):
     left: T
     right: T
@@ -108,7 +102,6 @@ class Shop(State):
     marks: list[int | float] = []
     pair: tuple[Line, Line] | None = None
     bag: Bag = Bag()
-    sealed: Sealed = Sealed()
     measured: Measured = Measured()
     line: Line | Special = Line()
     both: Pair[Line] | None = None
@@ -220,14 +213,6 @@ def test_unknown_attributes_and_deletion_are_refused() -> None:
         del state.numbers
 
 
-def test_a_frozen_model_stays_frozen_but_its_list_does_not() -> None:
-    state = draft(sealed=Sealed(name="a", marks=[1]))
-    with pytest.raises(ValidationError):
-        state.sealed.name = "b"  # type: ignore[misc]
-    state.sealed.marks.append(2)
-    assert committed(state).sealed == Sealed(name="a", marks=[1, 2])
-
-
 def test_a_cached_property_is_not_carried_into_the_next_state() -> None:
     base = Shop(measured=Measured(values=[1]))
     assert base.measured.top == 1
@@ -336,10 +321,10 @@ WAYS_OUT = [
 ]
 
 
-@pytest.mark.parametrize("way", range(len(WAYS_OUT)))
-def test_no_way_out_hands_over_a_committed_list(way: int) -> None:
+@pytest.mark.parametrize("way", WAYS_OUT)
+def test_no_way_out_hands_over_a_committed_list(way: Any) -> None:
     base = Shop(rows=[[1], [2, 3]])
-    for row in WAYS_OUT[way](draft_of(base, DraftContext()).rows):
+    for row in way(draft_of(base, DraftContext()).rows):
         row.append(99)
     assert base.rows == [[1], [2, 3]]
 
@@ -381,25 +366,6 @@ def test_what_heapify_swaps_before_it_finds_that_items_cannot_be_compared_is_see
     result, patch = commit(state)
     assert result.orders == plain
     assert patched(base, decode(encode_patch(patch))).orders == plain
-
-
-def test_a_sort_that_fails_half_way_is_recorded_as_it_was_left() -> None:
-    state = draft(numbers=[2, 3, 0, 1])
-    calls = iter(range(100))
-
-    class Key:
-        def __init__(self, value: int) -> None:
-            self.value = value
-
-        def __lt__(self, other: Key) -> bool:
-            if next(calls) == 3:
-                raise RuntimeError
-            return self.value < other.value
-
-    with pytest.raises(RuntimeError):
-        state.numbers.sort(key=Key)
-    left = list(state.numbers)
-    assert committed(state).numbers == left
 
 
 def test_set_operations_give_plain_sets() -> None:

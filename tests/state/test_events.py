@@ -11,7 +11,7 @@ from types import new_class
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from stateroom.errors import DefinitionError, InvalidState, ReadOnlyState, SchemaChanged, TamperedState
@@ -33,6 +33,7 @@ from stateroom.state import (
     patched,
     read_event,
 )
+from tests.examples import share
 from tests.messages import raises
 from tests.state.test_drafts_property import World, exact, fast, places, worlds
 
@@ -395,9 +396,6 @@ def test_an_event_that_nothing_applies_is_refused(happen: Callable[[Any], Any]) 
 
 
 def test_an_event_of_another_class_of_the_same_name_is_refused() -> None:
-    class Other(Event, name="marked"):
-        name: str
-
     with raises(DefinitionError):
         fold(Cart(), [Other(name="x")])
 
@@ -502,58 +500,34 @@ def too_few(self: Any) -> None: ...
 def keyword_only(self: Any, *, event: Any) -> None: ...
 
 
-@pytest.mark.parametrize("method", [asynchronous, generator, too_many, too_few, keyword_only])
-def test_a_method_that_could_not_be_repeated_is_refused(method: Any) -> None:
+def fine() -> Any:
+    def apply(self: Any, event: Any) -> None: ...
+
+    return apply
+
+
+class Other(Event, name="marked"):
+    name: str
+
+
+@pytest.mark.parametrize(
+    "methods",
+    [
+        *([(Marked, method)] for method in (asynchronous, generator, too_many, too_few, keyword_only)),
+        *([(Marked, staticmethod(fine()))], [(Added, applies(Marked)(fine()))]),
+        *([(Marked, fine()), (Marked, fine())], [(Marked, fine()), (Other, fine())]),
+    ],
+)
+def test_methods_that_could_not_be_repeated_or_told_apart_are_refused(methods: Any) -> None:
     with raises(DefinitionError):
-        body = {"__module__": __name__, "method": applies(Marked)(method)}
-        new_class("Bad", (State,), {}, lambda namespace: namespace.update(body))
+        body = {name: applies(event)(method) for name, (event, method) in zip(("method", "other"), methods)}  # noqa: B905
+        new_class("Bad", (State,), {}, lambda namespace: namespace.update(body, __module__=__name__))
 
 
 @pytest.mark.parametrize("event", [Event, Line, "Marked", Marked(name="x")])
 def test_only_a_class_of_events_can_be_applied(event: Any) -> None:
     with raises(DefinitionError):
         applies(event)
-
-
-def test_one_method_applies_one_event() -> None:
-    with raises(DefinitionError):
-
-        class Bad(State):
-            @applies(Added)  # type: ignore[arg-type]
-            @applies(Marked)
-            def happened(self, event: Any) -> None: ...
-
-    with raises(DefinitionError):
-
-        class Worse(State):
-            @applies(Marked)
-            @staticmethod
-            def happened(state: Any, event: Any) -> None: ...
-
-
-def test_two_methods_for_one_event_are_refused() -> None:
-    with raises(DefinitionError):
-
-        class Bad(State):
-            @applies(Marked)
-            def once(self, event: Marked) -> None: ...
-
-            @applies(Marked)
-            def twice(self, event: Marked) -> None: ...
-
-
-def test_two_events_of_one_name_are_refused() -> None:
-    class Other(Event, name="marked"):
-        pass
-
-    with raises(DefinitionError):
-
-        class Bad(State):
-            @applies(Marked)
-            def marked(self, event: Marked) -> None: ...
-
-            @applies(Other)
-            def other(self, event: Other) -> None: ...
 
 
 def test_a_subclass_applies_what_its_parents_do() -> None:
@@ -592,7 +566,7 @@ def read(state: type[State], facts: Any) -> Event:
     return read_event(state, state.__appliers__, facts)
 
 
-@fast
+@settings(fast, max_examples=share(0.3))
 @given(worlds)
 def test_an_event_is_read_back_as_it_was(world: World) -> None:
     event = Everything(world=world)

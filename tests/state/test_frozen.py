@@ -124,21 +124,6 @@ def test_a_nested_record_takes_the_place_of_another_by_the_fields_that_differ() 
         commit(draft)
 
 
-def test_one_takes_the_place_of_another() -> None:
-    state = purse()
-    draft = draft_of(state, DraftContext())
-    draft.coins["a"] = draft.coins["a"].model_copy(update={"worth": 7, "marks": ("x",), "parts": (Coin(worth=1),)})
-    draft.coins["c"] = draft.coins["b"]
-    draft.row.append(draft.row[0])
-    draft.best = None
-    after, patch = commit(draft)
-    assert [place for _, place, *_ in patch] == [("coins", "a"), ("coins", "c"), ("row",), ("best",)]
-    assert (after.coins["a"].worth, after.coins["c"].worth, len(after.row), after.best) == (7, 2, 2, None)
-    assert after.coins["b"] is state.coins["b"]
-    assert Purse(**decode(encode(after))) == after
-    assert state == purse()
-
-
 @pytest.mark.parametrize("fields", [{"worth": "much"}, {"marks": ()}])
 def test_one_that_is_not_valid_is_refused_as_others_are(fields: dict[str, Any]) -> None:
     draft = draft_of(purse(), DraftContext())

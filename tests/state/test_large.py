@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from stateroom.errors import BadData
 from stateroom.state import Large, References, decode, digest_of, encode, encode_json, encode_patch, large_in, put_in
 from tests.messages import raises
-from tests.state.test_codec import spelled
+from tests.state.classes import exact
 
 LEAST = 8
 
@@ -111,7 +111,7 @@ def containers(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 @given(st.recursive(leaves, containers, max_leaves=20), st.integers(1, 30))
 def test_any_mix_of_values_comes_back(value: Any, least: int) -> None:
     back, references = there_and_back(value, least)
-    assert spelled(back) == spelled(decode(encode(value)))
+    assert exact(back) == exact(decode(encode(value)))
     assert all(len(content) >= least for content in references.blobs.values())
     assert all(digest_of(content) == digest for digest, content in references.blobs.items())
 
@@ -127,7 +127,7 @@ json = st.recursive(
 def test_any_json_data_comes_back(value: Any, least: int) -> None:
     references = References(least)
     before = deepcopy(value)
-    assert spelled(read(encode_json(value, references), references)) == spelled(value) == spelled(before)
+    assert exact(read(encode_json(value, references), references)) == exact(value) == exact(before)
     long = {text.encode("utf-8", "surrogatepass") for text in texts_in(value) if len(text) >= least}
     assert set(references.blobs.values()) == long
 

@@ -1,7 +1,8 @@
 """Two changes of one state, brought together by the rules of its fields."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
+import pytest
 from hypothesis import given, strategies as st
 from pydantic import Field
 
@@ -66,19 +67,20 @@ def test_numbers_and_sets_come_to_the_same_whoever_is_first(base: Shelf, one: Sh
     assert first.state == second.state
 
 
-def test_a_changed_field_without_a_rule_cannot_be_merged() -> None:
-    assert merge(Shelf(), Shelf(owner="me", stock=1), Shelf(stock=1)) is None
+class Purse(State):
+    money: Annotated[int, Merge("sum"), Field(ge=0)] = 0
 
 
-def test_a_list_that_was_not_only_added_to_cannot_be_merged() -> None:
-    assert merge(Shelf(log=["a"]), Shelf(log=["b"]), Shelf(log=["a", "c"])) is None
-
-
-def test_changes_that_are_not_valid_together_cannot_be_merged() -> None:
-    class Purse(State):
-        money: Annotated[int, Merge("sum"), Field(ge=0)] = 0
-
-    assert merge(Purse(money=10), Purse(money=2), Purse(money=5)) is None
+@pytest.mark.parametrize(
+    ("base", "mine", "theirs"),
+    [
+        (Shelf(), Shelf(owner="me", stock=1), Shelf(stock=1)),  # there is no rule
+        (Shelf(log=["a"]), Shelf(log=["b"]), Shelf(log=["a", "c"])),  # not only added to
+        (Purse(money=10), Purse(money=2), Purse(money=5)),  # not valid together
+    ],
+)
+def test_what_no_rule_brings_together_cannot_be_merged(base: Any, mine: Any, theirs: Any) -> None:
+    assert merge(base, mine, theirs) is None
 
 
 def test_a_rule_that_is_none_is_refused() -> None:

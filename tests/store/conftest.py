@@ -1,14 +1,26 @@
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.servers.redis import RedisCluster, RedisKeys, RedisServer
+from tests.servers.stores import fresh_store
 from tests.store.rooms import bare
 
 Register = Callable[[str, str], None]
 """Lets a scheme stand for a class, `module:Class`, as another package does."""
+
+
+Fresh = Callable[[str], str]
+"""Gives the URL of a store of a kind that nobody used before."""
+
+
+@pytest.fixture
+def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fresh]:
+    with ExitStack() as stores:
+        yield lambda kind: stores.enter_context(fresh_store(kind, request.getfixturevalue, tmp_path))
 
 
 @pytest.fixture

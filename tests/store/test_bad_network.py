@@ -3,28 +3,27 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from itertools import count
-from pathlib import Path
 from random import Random
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from stateroom.errors import Conflict, StoreUnavailable
-from stateroom.store import Commit, Entry, Head, Store, open_store
+from stateroom.store import Commit, Store, open_store
 from tests.servers.proxy import FAULTS, Fault, Proxy
-from tests.servers.stores import fresh_store
+from tests.store.conftest import Fresh
+from tests.store.rooms import begin, entry
 
-HEAD = Head("room", "env", "me", 1.0, 1e9, 1)
-SEED = Entry(1, "seed", 1.0, b"seed", "seed")
-BODY = bytes(range(256)) * 8
+SEED = entry(1)
+an_entry = partial(entry, body=bytes(range(256)) * 8)
 
 
 @pytest.fixture(params=["redis", "postgresql", pytest.param("s3", marks=pytest.mark.more("time"))])
-def direct(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def direct(request: pytest.FixtureRequest, fresh: Fresh) -> str:
     """The URL of a fresh store on a real server."""
-    with fresh_store(request.param, request.getfixturevalue, tmp_path) as url:
-        yield url
+    return fresh(request.param)
 
 
 @pytest.fixture
@@ -42,14 +41,6 @@ def far(direct: str, proxy: Proxy) -> str:
 def server_of(url: str) -> str:
     """The URL of the server that a store uses."""
     return dict(parse_qsl(urlsplit(url).query)).get("endpoint", url)
-
-
-async def begin(store: Store) -> None:
-    await store.create(HEAD, [SEED])
-
-
-def an_entry(revision: int, call_id: str) -> Entry:
-    return Entry(revision, "call", 1.0, BODY, call_id)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -104,10 +95,10 @@ async def test_writers_over_a_bad_network_lose_nothing(direct: str, far: str, pr
         writers = [await opened.enter_async_context(open_store(far)) for _ in range(4)]
         proxy.fail_at_random(0.1, Random(4))
         done = [call_id for some in await asyncio.gather(*map(write, writers)) for call_id in some]
-        entries = await store.entries("room")
+        written = await store.entries("room")
     assert proxy.faults
-    assert [entry.revision for entry in entries] == list(range(1, 42))
-    assert sorted(f"{entry.call_id}" for entry in entries[1:]) == sorted(done)
+    assert [entry.revision for entry in written] == list(range(1, 42))
+    assert sorted(f"{entry.call_id}" for entry in written[1:]) == sorted(done)
 
 
 async def test_a_slow_network_is_waited_for(far: str, proxy: Proxy) -> None:

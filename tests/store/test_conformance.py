@@ -1,7 +1,5 @@
 """The built-in stores keep every promise of the contract, and answer as a model in plain dicts does."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,7 +13,7 @@ from stateroom.store.conformance.suite import ConcurrencyPromises
 from stateroom.store.redis import connection
 from tests.examples import share
 from tests.servers.redis import RedisCluster, RedisServer
-from tests.servers.stores import fresh_store
+from tests.store.conftest import Fresh
 from tests.store.tiers import tiered
 
 LONG = pytest.mark.more("time")
@@ -27,9 +25,8 @@ class OfAKind:
     kind = ""
 
     @pytest.fixture
-    def url(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-        with fresh_store(self.kind, request.getfixturevalue, tmp_path) as url:
-            yield url
+    def url(self, fresh: Fresh) -> str:
+        return fresh(self.kind)
 
 
 class TestMemory(OfAKind, StoreConformance):
@@ -102,13 +99,8 @@ class TestRedisCluster(StoreConformance):
     [("memory", 1), ("sqlite", 0.4), ("redis", 0.4), ("postgresql", 0.4), ("file", 0.4),
      pytest.param("s3", 0.1, marks=LONG)],
 )  # fmt: skip
-def test_whatever_is_asked_a_store_answers_as_a_model_does(
-    kind: str, part: float, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    with ExitStack() as stores:
-        check_against_model(
-            lambda: stores.enter_context(fresh_store(kind, request.getfixturevalue, tmp_path)), examples=share(part)
-        )
+def test_whatever_is_asked_a_store_answers_as_a_model_does(kind: str, part: float, fresh: Fresh) -> None:
+    check_against_model(lambda: fresh(kind), examples=share(part))
 
 
 @pytest.mark.parametrize("options", [{"cool": 0}, {"durable": "cold"}, {"durable": "cold", "cool": 1}])

@@ -1,9 +1,7 @@
 """Stored data that is damaged is an error of its session, and of no other."""
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -12,7 +10,7 @@ import pytest
 from stateroom.errors import BadData
 from tests.messages import raises
 from tests.servers.redis import RedisKeys
-from tests.servers.stores import fresh_store
+from tests.store.conftest import Fresh
 from tests.store.rooms import FAR, begin, entry
 
 HEADS = [
@@ -31,9 +29,8 @@ ENTRIES = [
 
 
 @pytest.fixture
-def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with fresh_store(kind, request.getfixturevalue, tmp_path) as url:
-        yield url
+def url(kind: str, fresh: Fresh) -> str:
+    return fresh(kind)
 
 
 def damage(kind: str, url: str, how: Any) -> None:

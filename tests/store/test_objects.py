@@ -9,7 +9,6 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
@@ -31,6 +30,7 @@ from stateroom.store.objects.layout import (
 )
 from tests.messages import raises
 from tests.servers.s3 import BUCKET, S3Server
+from tests.store.conftest import Fresh
 from tests.store.rooms import FAR, at_last, bare, entry, head
 
 ObjectStore: Any = store_class("file://")
@@ -38,17 +38,14 @@ ObjectStore: Any = store_class("file://")
 
 
 @pytest.fixture
-def s3_store_url(s3_url: str) -> str:
+def s3_store_url(fresh: Fresh) -> str:
     """A fresh store in the one bucket."""
-    address, _, options = s3_url.partition("?")
-    return f"{address.rstrip('/')}/{uuid4().hex}?{options}"
+    return fresh("s3")
 
 
 @pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.more("time"))])
-def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "file":
-        return f"file://{tmp_path / 'rooms'}"
-    return str(request.getfixturevalue("s3_store_url"))
+def any_url(request: pytest.FixtureRequest, fresh: Fresh) -> str:
+    return fresh(request.param)
 
 
 @pytest.fixture

@@ -146,16 +146,6 @@ def is_there(outcome: object) -> bool:
     return not isinstance(outcome, BaseException)
 
 
-async def test_a_fork_and_a_deletion(store: Any, stage: Stage) -> None:
-    one, two = Process(stage, store), Process(stage, store)
-    forked, deleted = await stage.run(one.store.create(fork()), two.store.delete("room"))
-    assert deleted is None
-    assert forked is None or isinstance(forked, UnknownSession)
-    assert {found.id for found in await store.heads()} == ({"room", "fork"} if forked is None else set())
-    if forked is None:
-        assert (await store.head("room")).expires == 0.0
-
-
 async def test_a_fork_at_the_last_moment_of_a_deletion(store: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     other = await ObjectStore.open(url)
     original = store.backend.swap
@@ -183,6 +173,7 @@ async def test_two_forks_and_a_deletion(store: Any, stage: Stage) -> None:
         assert outcome is None or isinstance(outcome, UnknownSession)
     made = {name for name, outcome in (("fork", forked), ("two", forked_too)) if outcome is None}
     assert {found.id for found in await store.heads()} == (made | {"room"} if made else set())
+    assert not made or (await store.head("room")).expires == 0.0
 
 
 async def test_a_fork_two_sweeps_and_a_renewal(store: Any, stage: Stage) -> None:

@@ -2,15 +2,17 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from stateroom.store import open_store
-from tests.servers.stores import fresh_store
-from tests.store.processes import finish, workers
+from tests.patience import PATIENCE
+from tests.processes import Start, line, starting
+from tests.store.conftest import Fresh
 from tests.store.rooms import begin, head
 
 LONG = pytest.mark.more("time")
@@ -22,18 +24,40 @@ def kind() -> str:
 
 
 @pytest.fixture
-def url(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    with fresh_store(kind, request.getfixturevalue, tmp_path) as url:
-        yield url
+def url(kind: str, fresh: Fresh) -> str:
+    return fresh(kind)
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    async with starting(str(Path(__file__).with_name("worker.py"))) as start:
+        yield start
+
+
+async def begin_together(start: Start, *commands: tuple[str, str, str]) -> list[Process]:
+    """Processes that begin at the same moment."""
+    processes = [await start(*command) for command in commands]
+    for process in processes:
+        assert await line(process) == "ready"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+    return processes
+
+
+async def finish(processes: list[Process]) -> list[str]:
+    """Wait for the processes to succeed; what they said."""
+    said = [await asyncio.wait_for(process.communicate(), PATIENCE) for process in processes]
+    assert {process.returncode for process in processes} == {0}
+    return [output.decode() for output, _ in said]
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-async def test_processes_lose_no_append(url: str) -> None:
+async def test_processes_lose_no_append(url: str, start: Start) -> None:
     names = ("one", "two", "three")
     async with open_store(url) as store:
         await begin(store)
-        with workers(*(("append", url, name) for name in names)) as processes:
-            await asyncio.to_thread(finish, processes)
+        await finish(await begin_together(start, *(("append", url, name) for name in names)))
         entries = await store.entries("room")
     assert [entry.revision for entry in entries] == list(range(1, 302))
     for name in names:
@@ -42,10 +66,9 @@ async def test_processes_lose_no_append(url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-async def test_processes_that_open_a_fresh_store_at_once_all_succeed(url: str) -> None:
+async def test_processes_that_open_a_fresh_store_at_once_all_succeed(url: str, start: Start) -> None:
     names = [f"room {number}" for number in range(6)]
-    with workers(*(("create", url, name) for name in names)) as processes:
-        await asyncio.to_thread(finish, processes)
+    await finish(await begin_together(start, *(("create", url, name) for name in names)))
     async with open_store(url) as store:
         assert sorted(head.id for head in await store.heads()) == names
         for name in names:
@@ -53,12 +76,10 @@ async def test_processes_that_open_a_fresh_store_at_once_all_succeed(url: str) -
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file", "redis", "postgresql"])
-async def test_stores_of_one_process_that_open_a_fresh_place_at_once_all_succeed(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+async def test_stores_of_one_process_that_open_a_fresh_place_at_once_all_succeed(kind: str, fresh: Fresh) -> None:
     for _ in range(10):
         async with AsyncExitStack() as stack:
-            url = stack.enter_context(fresh_store(kind, request.getfixturevalue, tmp_path))
+            url = fresh(kind)
             stores = await asyncio.gather(*(stack.enter_async_context(open_store(url)) for _ in range(8)))
             await begin(stores[0])
             assert [await store.head("room") for store in stores] == [head()] * 8
@@ -81,18 +102,17 @@ async def test_many_sweepers_remove_each_session_once(url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file", pytest.param("s3", marks=LONG)])
-async def test_a_killed_process_loses_nothing_that_was_acknowledged(url: str) -> None:
+async def test_a_killed_process_loses_nothing_that_was_acknowledged(url: str, start: Start) -> None:
     async with open_store(url) as store:
         await begin(store)
     acknowledged, chance = 1, random.Random(7)
     for life in range(4):
-        with workers(("write_for_ever", url, f"life {life}")) as (process,):
-            assert process.stdout is not None
-            for _ in range(chance.randint(1, 80)):
-                acknowledged = int(process.stdout.readline())
-            process.kill()
-            rest = process.stdout.read().splitlines(keepends=True)
-            acknowledged = max([acknowledged, *(int(line) for line in rest if line.endswith("\n"))])
+        (process,) = await begin_together(start, ("write_for_ever", url, f"life {life}"))
+        for _ in range(chance.randint(1, 80)):
+            acknowledged = int(await line(process))
+        process.kill()
+        rest, _ = await process.communicate()
+        acknowledged = max([acknowledged, *(int(each) for each in rest.decode().split("\n")[:-1])])
         async with open_store(url) as store:
             revision = (await store.head("room")).revision
             assert revision in (acknowledged, acknowledged + 1)
@@ -100,11 +120,10 @@ async def test_a_killed_process_loses_nothing_that_was_acknowledged(url: str) ->
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
-async def test_a_full_disk_refuses_whole_appends_and_passes(url: str, tmp_path: Path) -> None:
+async def test_a_full_disk_refuses_whole_appends_and_passes(url: str, start: Start, tmp_path: Path) -> None:
     async with open_store(url) as store:
         await begin(store)
-        with workers(("fill_the_disk", url, "call")) as processes:
-            (said,) = await asyncio.to_thread(finish, processes)
+        (said,) = await finish(await begin_together(start, ("fill_the_disk", url, "call")))
         refusal, unharmed, revision = said.splitlines()
         assert refusal
         assert unharmed == "True"

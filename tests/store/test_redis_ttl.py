@@ -179,7 +179,7 @@ class Run:
                 assert [entry.revision async for entry in opened.log()] == list(range(1, opened.revision + 1))
 
 
-@settings(max_examples=share(1))
+@settings(max_examples=share(0.5))
 @given(st.lists(operations, min_size=10, max_size=40))
 def test_a_live_session_is_whole_and_in_the_end_nothing_is_left(redis_url: str, program: list[Any]) -> None:
     async def carry_out() -> None:

@@ -197,20 +197,6 @@ async def test_a_fork_is_refused_for_its_parent_also_after_a_failure(store: Retr
         await store.create(a_head(parent="nowhere"))
 
 
-async def test_a_session_is_deleted_once(store: RetryStore, unsure: UnsureStore) -> None:
-    await begin(unsure)
-    unsure.ahead.append(AFTER)
-    await store.delete("room")
-    assert unsure.seen == ["delete", "delete"]
-
-
-async def test_a_lease_is_taken_once(store: RetryStore, unsure: UnsureStore) -> None:
-    await begin(unsure)
-    unsure.ahead.extend([AFTER, AFTER])
-    taken = await store.lease("room", "me", now=1.0, until=2.0)
-    assert (taken.holder, taken.fence) == ("me", 1)
-
-
 # Giving up.
 
 

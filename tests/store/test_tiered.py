@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -24,7 +23,7 @@ from stateroom.store.conformance.make import LATER, MUCH_LATER, NOW
 from stateroom.store.tiered import TieredStore
 from tests.messages import raises
 from tests.servers.redis import RedisServer
-from tests.servers.stores import fresh_store
+from tests.store.conftest import Fresh
 from tests.store.rooms import visit
 from tests.store.tiers import process, tiered
 
@@ -256,15 +255,9 @@ async def test_what_was_lost_expires(store: Store, warm: Store, cold: Store) -> 
 
 @pytest.mark.parametrize("kind", ["postgresql", "file", pytest.param("s3", marks=pytest.mark.more("time"))])
 @pytest.mark.parametrize("durable", ["warm", "cold"])
-async def test_redis_over_another_store(
-    request: pytest.FixtureRequest, tmp_path: Path, redis_url: str, kind: str, durable: str
-) -> None:
+async def test_redis_over_another_store(fresh: Fresh, kind: str, durable: str) -> None:
     """A family that rests, goes on and rests again is the same after each, in all that can be asked."""
-    with fresh_store(kind, request.getfixturevalue, tmp_path) as cold:
-        await go_down_and_up(tiered(f"{redis_url}?prefix={uuid4().hex}:", cold, durable=durable, cool=1))
-
-
-async def go_down_and_up(url: str) -> None:
+    url = tiered(fresh("redis"), fresh(kind), durable=durable, cool=1)
     async with open_store(url) as one, open_store(url) as two:
         entries = [make.entry(number, f"call {number}") for number in (1, 2, 3)]
         await one.create(make.head("a/'\n", revision=3, fence=7), entries, Snapshot(3, b"three"), make.blobs(b"large"))

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-import signal
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -26,6 +23,7 @@ from stateroom.store.conformance.reference import Reference, ask, choose_call, c
 from stateroom.store.tiered.durable_warm import DurableWarmStore
 from stateroom.store.tiered.tier import kind_of
 from tests.patience import PATIENCE
+from tests.processes import line, starting
 from tests.store.tiers import Crash, Death, Fate, Meanwhile, Script, process, tiered
 
 T = TypeVar("T")
@@ -538,8 +536,15 @@ async def test_processes_that_are_killed_lose_nothing_they_acknowledged(tmp_path
             await store.create(make.head(room, expires=1e12))
     acknowledged: dict[str, list[str]] = defaultdict(list)
     chance = random.Random(1)
-    for life in range(8):
-        await asyncio.to_thread(_live, url, f"life {life}", chance.randint(5, 60), acknowledged)
+    async with starting(str(WORKER), url) as start:
+        for life in range(8):
+            process = await start(f"life {life}")
+            said = [await line(process) for _ in range(chance.randint(5, 60))]
+            process.kill()
+            rest, _ = await process.communicate()
+            for acknowledgement in [*said, *rest.decode().split("\n")[:-1]]:
+                room, _, call_id = acknowledgement.partition(":")
+                acknowledged[room].append(call_id)
     async with open_store(url) as store:
         for room in rooms:
             call_ids = [entry.call_id for entry in await store.entries(room)]
@@ -549,23 +554,3 @@ async def test_processes_that_are_killed_lose_nothing_they_acknowledged(tmp_path
             assert head.revision == len(call_ids)
             await store.append(Commit(room, make.entry(head.revision + 1)))
         assert await store.maintenance.orphans() == []
-
-
-def _live(url: str, name: str, lines: int, acknowledged: dict[str, list[str]]) -> None:
-    """Run a worker until it has acknowledged so much, and kill it."""
-    worker = subprocess.Popen([sys.executable, str(WORKER), url, name], stdout=subprocess.PIPE, text=True)
-    assert worker.stdout is not None
-    try:
-        for _ in range(lines):
-            _note(worker.stdout.readline(), acknowledged)
-    finally:
-        worker.send_signal(signal.SIGKILL)
-        rest, _ = worker.communicate()
-    for line in rest.splitlines(keepends=True):
-        _note(line, acknowledged)
-
-
-def _note(line: str, acknowledged: dict[str, list[str]]) -> None:
-    if line.endswith("\n"):
-        room, _, call_id = line.strip().partition(":")
-        acknowledged[room].append(call_id)

@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -41,6 +43,10 @@ class NotAStore:
 a_store = HarbourStore()
 
 
+def number_in(url: str) -> int:
+    return parse_url(url, options={"size"}).whole_number("size", 7)
+
+
 @pytest.fixture
 def harbour(register: Register) -> None:
     """`harbour://` stands for the store of another package."""
@@ -48,21 +54,21 @@ def harbour(register: Register) -> None:
     HarbourStore.opened.clear()
 
 
-def test_the_built_in_schemes_are_served() -> None:
-    assert store_class("memory://") is MemoryStore
-    assert store_class("sqlite:///rooms.db") is SQLiteStore
-
-
-@pytest.mark.parametrize("url", ["", "rooms.db", "/rooms.db", "sqlite:rooms.db", "://rooms.db", "memory:/"])
-def test_a_url_without_a_scheme_is_refused_with_an_example(url: str) -> None:
-    with raises(UnknownStore):
-        store_class(url)
+URLS = ["", "rooms.db", "/rooms.db", "sqlite:rooms.db", "://rooms.db", "memory:/", "mongodb://localhost"]
 
 
 @pytest.mark.usefixtures("harbour")
-def test_an_unknown_scheme_is_refused_with_those_that_there_are() -> None:
+@pytest.mark.parametrize(
+    "use",
+    [
+        *(partial(store_class, url) for url in URLS),
+        *(partial(parse_url, url, options={"one", "two"}) for url in ("x://?three=3", "x://?three", "x://[::1/a")),
+        *(partial(number_in, f"x://?size={text}") for text in ("0", "-1", "1.5", "many", "")),
+    ],
+)
+def test_what_of_a_url_is_not_known_or_cannot_be_read_is_refused(use: Callable[[], object]) -> None:
     with raises(UnknownStore):
-        store_class("mongodb://localhost")
+        use()
 
 
 @pytest.mark.usefixtures("harbour")
@@ -150,18 +156,7 @@ def test_the_parts_of_a_url() -> None:
     assert parts.host == "user@host:1"
     assert parts.path == "/a b#c"
     assert parts.options == {"one": "1", "two": ""}
-
-
-def test_an_unknown_option_is_refused_with_those_that_there_are() -> None:
-    with raises(UnknownStore):
-        parse_url("x://?three=3", options={"one", "two"})
-    with raises(UnknownStore):
-        parse_url("x://?three")
-
-
-def test_a_url_that_cannot_be_split_is_refused() -> None:
-    with raises(UnknownStore):
-        parse_url("x://[::1/a")
+    assert (number_in("x://"), number_in("x://?size=12")) == (7, 12)
 
 
 REFUSED = [
@@ -195,18 +190,6 @@ async def test_a_url_that_its_store_cannot_understand_is_refused_without_the_pas
     with raises(UnknownStore) as refused:
         await opened(url)
     assert "hunter" not in str(refused.value)
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "many", ""])
-def test_a_number_in_a_url_is_whole_and_positive(text: str) -> None:
-    parts = parse_url(f"x://?size={text}", options={"size"})
-    with raises(UnknownStore):
-        parts.whole_number("size", 1)
-
-
-def test_a_number_that_is_not_given_is_the_default() -> None:
-    assert parse_url("x://").whole_number("size", 7) == 7
-    assert parse_url("x://?size=12", options={"size"}).whole_number("size", 7) == 12
 
 
 # Options of every URL.
@@ -310,7 +293,7 @@ def test_a_url_without_secrets_is_shown_as_it_is(url: str) -> None:
         lambda: parse_url("x://me:hush@[host"),
         lambda: parse_url("x://me:hush@\u2100"),
         lambda: parse_url("x://me:hu?sh@host"),
-        lambda: parse_url("x://me:hush@host?size=no", options={"size"}).whole_number("size", 1),
+        lambda: number_in("x://me:hush@host?size=no"),
         lambda: store_class("me:hush@host"),
         lambda: store_class("redis:/:hush@host"),
     ],
