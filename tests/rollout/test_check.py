@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from random import Random
 from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
@@ -84,29 +83,31 @@ class TillEnvironment(Environment[Till, TillTask]):
         return float(list(state.sold) == episode.task.prices)
 
 
-def judging(judge: Callable[[Till, float], Any]) -> type[TillEnvironment]:
+def till(name: str, **parts: Any) -> type[TillEnvironment]:
+    """A till some parts of which are others."""
+    return type(name, (TillEnvironment,), {"__doc__": "Sells in a way of its own.", **parts})
+
+
+def judging(name: str, judge: Callable[[Till, float], Any]) -> type[TillEnvironment]:
     """A till with another verdict on its state, for which the reward is known that is right."""
 
-    class Judging(TillEnvironment):
-        """Judges in a way of its own."""
+    def verify(self: Any, state: Till, episode: Episode) -> Any:
+        return judge(state, float(list(state.sold) == episode.task.prices))
 
-        def verify(self, state: Till, episode: Episode) -> Any:
-            return judge(state, float(list(state.sold) == episode.task.prices))
-
-    return Judging
+    return till(name, verify=verify)
 
 
 def task(*prices: int, **more: Any) -> dict[str, Any]:
     asked = f"Look, then sell for {' and '.join(map(str, prices))} ."
-    return {"responses_create_params": {"input": asked}, "prices": list(prices), **more}
+    return {"responses_create_params": {"input": asked}, "prices": list(prices)} | more
 
 
 ROWS = [task(1, 2), task(3), task(4, 5, 6), task(7, 8)]
 
 
-def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
+def written(folder: Path, rows: list[Any]) -> Path:
     path = folder / "tasks.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     return path
 
 
@@ -114,9 +115,7 @@ def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
 def checked(tmp_path: Path) -> Check:
     """Check an environment with some tasks."""
 
-    async def run(
-        environment: type[Environment[Any, Any]], rows: list[dict[str, Any]] = ROWS, **more: Any
-    ) -> CheckReport:
+    async def run(environment: type[Environment[Any, Any]], rows: list[Any] = ROWS, **more: Any) -> CheckReport:
         return await check_environment(environment, written(tmp_path, rows), **more)
 
     return run
@@ -179,6 +178,12 @@ class Locked(TillEnvironment):
         raise ToolError("that is not the code")
 
 
+def sells(sell: Callable[..., Any]) -> Any:
+    """A tool that sells like that of the till, and does more."""
+    sell.__doc__ = TillEnvironment.sell.__doc__
+    return tool(sell)
+
+
 class Members(State):
     points: int = 0
 
@@ -186,13 +191,8 @@ class Members(State):
 class Club(TillEnvironment):
     """Sessions of one user share a state, which is no fault."""
 
-    @tool
+    @sells
     def sell(self, state: Till, user: Members, price: PositiveInt) -> int:
-        """Sell something.
-
-        Args:
-            price: What it costs.
-        """
         state.sold.append(price)
         user.points += 1
         return user.points
@@ -222,13 +222,8 @@ class Outside(TillEnvironment):
 
     resources = {"folder": TempFolder(), "slate": Slate()}
 
-    @tool
+    @sells
     async def sell(self, state: Till, folder: Path, slate: list[int], price: PositiveInt) -> int:
-        """Sell something.
-
-        Args:
-            price: What it costs.
-        """
         state.sold.append(price)
         slate.append(price)
         (folder / "sold.json").write_text(json.dumps(list(state.sold)))
@@ -242,13 +237,8 @@ class Outside(TillEnvironment):
 class Approving(TillEnvironment):
     """Asks a person before it sells."""
 
-    @tool
+    @sells
     def sell(self, state: Till, ask: Callable[[str], Any], price: PositiveInt) -> int:
-        """Sell something.
-
-        Args:
-            price: What it costs.
-        """
         ask(f"Sell for {price}?")
         state.sold.append(price)
         return price
@@ -284,45 +274,11 @@ class Silent(TillEnvironment):
     pass
 
 
-class NoPolicy(TillEnvironment):
-    """Has something else as a policy."""
-
-    policies = {"reference": ReferencePolicy, "other": dict}
-
-
-class Lucky(TillEnvironment):
-    """Takes its chance from elsewhere."""
-
-    def sale(self, state: Till, price: int) -> Any:
-        return random.random()
-
-
-class Timely(TillEnvironment):
-    """Writes the time of day into its state, and tells nobody."""
-
-    def sale(self, state: Till, price: int) -> Any:
-        state.at = time.perf_counter_ns()
-
-
-class Seeded(TillEnvironment):
-    """Starts otherwise each time."""
-
-    def seed(self, task: TillTask) -> Till:
-        return Till(total=next(NUMBERS))
-
-
 class Founded(Street):
     """Starts from another world each time."""
 
     def world(self) -> Till:
         return Till(total=next(NUMBERS), sold=[1] * 1000)
-
-
-class Unseeded(TillEnvironment):
-    """Cannot start."""
-
-    def seed(self, task: TillTask) -> Till:
-        raise KeyError("stock")
 
 
 class Remembering(TillEnvironment):
@@ -348,14 +304,6 @@ class Turned(TillEnvironment):
         return sum(CURRENT)
 
 
-class Setting(TillEnvironment):
-    """Sets something on itself that it never reads."""
-
-    def sale(self, state: Till, price: int) -> Any:
-        self.last = price
-        return price
-
-
 class Caching(TillEnvironment):
     """Keeps what it has computed."""
 
@@ -364,14 +312,6 @@ class Caching(TillEnvironment):
 
     def sale(self, state: Till, price: int) -> Any:
         return self.cache.setdefault(price, price * price)
-
-
-class Meddling(TillEnvironment):
-    """Judges, and changes what it judges."""
-
-    def verify(self, state: Till, episode: Episode) -> float:
-        state.total = 0
-        return float(list(state.sold) == episode.task.prices)
 
 
 class Writing(TillEnvironment):
@@ -503,52 +443,119 @@ async def test_what_is_no_fault_is_not_found(
     assert told in finding(report, check).found[0]
 
 
-COUNTED = judging(lambda state, right: Verdict(1.0, metrics={"sold": len(state.sold)}))
-UNSOLVABLE = judging(lambda state, right: Verdict(0.5 if state.sold else 0.0, reason="there should be more"))
-MOODY = judging(lambda state, right: Verdict(right, metrics={"mood": random.random()}))
-FICKLE = judging(lambda state, right: Verdict(right, reason=f"asked {next(NUMBERS)} times"))
+class Lost(ReferencePolicy):
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        raise LookupError("where am I?")
+
+
+class Tireless(ReferencePolicy):
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        return [function_call("total", f"call_{len(conversation)}")]
+
+
+class Needy(TillEnvironment):
+    """Needs something."""
+
+    def __init__(self, prices: list[int]) -> None:
+        self.prices = prices
+
+
+BREAKS = classmethod(lambda cls, rng: 1 / 0)
 
 FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (Undescribed, {"schema": "warning"}, "sell: `price` has no description; add it to the docstring, under Args:"),
     (Loose, {"schema": "warning"}, "`options` is a dict with any keys"),
     (Silent, {"schema": "warning"}, "Silent has no docstring"),
-    (NoPolicy, {"schema": "problem"}, "policies: other is not a subclass of stateroom.model.Policy"),
-    (Lucky, {"determinism": "problem"}, "take chance, time and ids from `rng`, `clock` and `new_id`"),
-    (Timely, {"determinism": "problem"}, "sell changes the state by"),
-    (Seeded, {"seed": "problem"}, "task 0: its first state differs each time: total: "),
+    (
+        till("NoPolicy", policies={"reference": ReferencePolicy, "other": dict}),
+        {"schema": "problem"},
+        "policies: other is not a subclass of stateroom.model.Policy",
+    ),
+    (
+        till("Lucky", sale=lambda self, state, price: random.random()),
+        {"determinism": "problem"},
+        "take chance, time and ids from `rng`, `clock` and `new_id`",
+    ),
+    (
+        till("Timely", sale=lambda self, state, price: setattr(state, "at", time.perf_counter_ns())),
+        {"determinism": "problem"},
+        "sell changes the state by",
+    ),
+    (
+        till("Seeded", seed=lambda self, task: Till(total=next(NUMBERS))),
+        {"seed": "problem"},
+        "task 0: its first state differs each time: total: ",
+    ),
     (Founded, {"seed": "problem"}, "task 0: its first state differs each time: total: "),
-    (Unseeded, {"seed": "problem"}, "task 0: seed failed: KeyError: 'stock' (line "),
+    (
+        till("Unseeded", seed=lambda self, task: 1 / 0),
+        {"seed": "problem"},
+        "task 0: seed failed: ZeroDivisionError: division by zero (line ",
+    ),
     (
         Remembering,
         {"isolation": "problem", "hidden state": "warning"},
         "differs after other episodes: sell(price=",
     ),
     (Turned, {"isolation": "problem", "hidden state": "warning"}, "among others on two instances: sell(price="),
-    (Setting, {"hidden state": "problem"}, "self.last was set in an episode: keep it in the state"),
+    (
+        till("Setting", sale=lambda self, state, price: setattr(self, "last", price)),
+        {"hidden state": "problem"},
+        "self.last was set in an episode: keep it in the state",
+    ),
     (Caching, {"hidden state": "warning"}, "self.cache has changed in an episode: unless a cache"),
     (Reaching, {"read back": "problem"}, "in memory the state is not what is stored, after total: sold[0]: new, 0"),
-    (UNSOLVABLE, {"reference": "problem"}, "it called total, sell, sell, and got 0.5: there should be more"),
+    (
+        judging("Unsolvable", lambda state, right: Verdict(0.5 if state.sold else 0.0, reason="there should be more")),
+        {"reference": "problem"},
+        "it called total, sell, sell, and got 0.5: there should be more",
+    ),
     (Unasking, {"shortcut": "warning"}, "the full reward needs neither the last total nor an answer"),
     (Approving, {"reference": "warning"}, "it waits for a person to answer 'Sell for 1?'"),
-    (COUNTED, {"idle": "warning"}, "only the metrics tell"),
     (
-        judging(lambda state, right: 1.0),
+        judging("Counted", lambda state, right: Verdict(1.0, metrics={"sold": len(state.sold)})),
+        {"idle": "warning"},
+        "only the metrics tell",
+    ),
+    (
+        judging("Generous", lambda state, right: 1.0),
         {"idle": "problem"},
         "task 0, 1, 2 and 1 more: doing nothing gets the full reward",
     ),
-    (Meddling, {"reference": "warning", "verifier": "problem"}, "verify broke down: this state may only be read"),
     (
-        judging(lambda state, right: float("nan")),
+        judging("Meddling", lambda state, right: setattr(state, "total", 0)),
+        {"reference": "warning", "verifier": "problem"},
+        "verify broke down: this state may only be read",
+    ),
+    (
+        judging("Nan", lambda state, right: float("nan")),
         {"reference": "warning", "verifier": "problem"},
         "verify must return a finite number",
     ),
-    (judging(lambda state, right: 100 * right), {"verifier": "warning"}, "the reward is 100; from 0 to 1 is usual"),
+    (
+        judging("Percent", lambda state, right: 100 * right),
+        {"verifier": "warning"},
+        "the reward is 100; from 0 to 1 is usual",
+    ),
     (Writing, {"tools": "problem"}, "peek() changes the state, but is declared as a read (line "),
     (Leaving, {"tools": "problem"}, "declared as a read, so it cannot change the folder"),
     (Broken, {"tools": "problem"}, "refund() raised AttributeError: "),
     (Careless, {"tools": "warning"}, "IndexError: tuple index out of range (line "),
     (Opaque, {"tools": "problem"}, "open() returned a object that is not JSON"),
     (Refusing, {"tools": "warning"}, "unlock failed in each of 12 calls, such as unlock(): there is no key"),
+    (till("Led", policies={"reference": Lost}), {"reference": "problem"}, "where am I?"),
+    (till("Tiring", policies={"reference": Tireless}), {"reference": "problem"}, "total, total and 40 more, and got 0"),
+    (Needy, {"schema": "problem"}, "Needy needs the argument"),
+    (
+        till("Arbitrary", generate=classmethod(lambda cls, rng: task(random.randint(1, 10**9)))),
+        {"tasks": "problem"},
+        "generate gives other tasks for the same seed",
+    ),
+    (
+        till("Breaking", generate=BREAKS),
+        {"tasks": "problem"},
+        "generate broke down: ZeroDivisionError: division by zero",
+    ),
     (Copying, {"cost": "warning"}, "of the state, so each call costs more as it grows"),
 ]
 
@@ -596,11 +603,15 @@ async def test_a_row_may_describe_the_parameters(checked: Check) -> None:
     assert wrong(await checked(Undescribed, rows)) == {}
 
 
-@pytest.mark.parametrize("environment", [MOODY, FICKLE])
-async def test_a_verifier_that_is_not_the_same_twice_is_found(
-    checked: Check, environment: type[TillEnvironment]
-) -> None:
-    report = await checked(environment)
+@pytest.mark.parametrize(
+    "judge",
+    [
+        lambda state, right: Verdict(right, metrics={"mood": random.random()}),
+        lambda state, right: Verdict(right, reason=f"asked {next(NUMBERS)} times"),
+    ],
+)
+async def test_a_verifier_that_is_not_the_same_twice_is_found(checked: Check, judge: Any) -> None:
+    report = await checked(judging("Fickle", judge))
     assert wrong(report) == {"determinism": "problem", "verifier": "problem"}
     assert finding(report, "isolation").result == "skipped"
     assert "asked again, verify says" in finding(report, "verifier").found[0]
@@ -621,29 +632,9 @@ async def test_a_problem_comes_before_what_is_only_worth_a_look(checked: Check) 
 
 
 async def test_without_a_reference_policy_the_others_still_look(checked: Check) -> None:
-    class Alone(Lucky):
-        """Has no policy."""
-
-        policies = {}
-
-    report = await checked(Alone)
+    report = await checked(till("Alone", policies={}, sale=lambda self, state, price: random.random()))
     assert finding(report, "reference").result == "skipped"
     assert wrong(report) == {"determinism": "problem"}
-
-
-async def test_a_policy_that_breaks_down_is_found(checked: Check) -> None:
-    class Lost(ReferencePolicy):
-        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-            raise LookupError("where am I?")
-
-    class Led(TillEnvironment):
-        """Is led by one who is lost."""
-
-        policies = {"reference": Lost}
-
-    report = await checked(Led)
-    assert wrong(report) == {"reference": "problem"}
-    assert "where am I?" in finding(report, "reference").found[0]
 
 
 class Stuck(TillEnvironment):
@@ -686,60 +677,29 @@ async def test_what_does_not_end_is_told_of_and_not_waited_for_again(
     assert finding(report, "cost").result == "skipped"
 
 
-async def test_of_a_long_episode_only_the_first_calls_are_told(checked: Check) -> None:
-    class Tireless(ReferencePolicy):
-        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-            return [function_call("total", f"call_{len(conversation)}")]
-
-    class Tiring(TillEnvironment):
-        """Is looked at for ever."""
-
-        policies = {"reference": Tireless}
-
-    problem, *_ = (await checked(Tiring)).problems
-    assert "total, total and 40 more, and got 0" in problem
-
-
-async def test_an_environment_that_cannot_be_made_is_told_of(checked: Check) -> None:
-    class Needy(TillEnvironment):
-        """Needs something."""
-
-        def __init__(self, prices: list[int]) -> None:
-            self.prices = prices
-
-    report = await checked(Needy)
-    assert wrong(report) == {"schema": "problem"}
-    assert "Needy needs the argument" in report.problems[0]
-    assert {each.result for each in report.findings[1:]} == {"skipped"}
-
-
 # Tasks.
 
 
 @pytest.mark.parametrize(
-    ("row", "result", "told"),
+    ("rows", "result", "told"),
     [
-        ({**task(9), "responses_create_params": {}}, "warning", "task 4: there is no prompt"),
-        ({**task(9), "responses_create_params": {"input": [{"role": "user", "content": " "}]}}, "warning", "task 4: "),
-        (task(3), "warning", "task 1, 4: they are the same"),
-        ({"prices": "many"}, "problem", "tasks.jsonl, line 5: prices: Input should be a valid list"),
+        ([task(9, responses_create_params={})], "warning", "task 4: there is no prompt"),
+        ([task(9, responses_create_params={"input": [{"role": "user", "content": " "}]})], "warning", "task 4: "),
+        ([task(3)], "warning", "task 1, 4: they are the same"),
+        ([task(9, id="a"), task(8, id="b"), task(7, id="a")], "problem", "task 4, 6: they have the same id, 'a'"),
+        (["{"], "problem", "tasks.jsonl, line 5: not a JSON object"),
+        ([{"prices": "many"}], "problem", "tasks.jsonl, line 5: prices: Input should be a valid list"),
         (
-            {**task(9), "responses_create_params": {"input": "Sell 9", "tools": [{"name": "steal"}]}},
+            [task(9, responses_create_params={"input": "Sell 9", "tools": [{"name": "steal"}]})],
             "problem",
             "task 4: it names steal, and there is no such tool",
         ),
     ],
 )
-async def test_a_row_that_is_wrong_is_found(checked: Check, row: dict[str, Any], result: str, told: str) -> None:
-    report = await checked(TillEnvironment, [*ROWS, row])
+async def test_rows_that_are_wrong_are_found(checked: Check, rows: list[Any], result: str, told: str) -> None:
+    report = await checked(TillEnvironment, [*ROWS, *rows])
     assert finding(report, "tasks").result == result
     assert any(told in line for line in finding(report, "tasks").found)
-
-
-async def test_ids_are_used_once(checked: Check) -> None:
-    report = await checked(TillEnvironment, [task(1, id="a"), task(2, id="b"), task(3, id="a")])
-    assert finding(report, "tasks").found == ["task 0, 2: they have the same id, 'a'"]
-    assert report.problems
 
 
 async def test_without_tasks_nothing_can_be_played() -> None:
@@ -749,53 +709,18 @@ async def test_without_tasks_nothing_can_be_played() -> None:
     assert finding(report, "cost").result == "skipped"
 
 
-class Generating(TillEnvironment):
-    """Makes up its tasks."""
-
-    @classmethod
-    def generate(cls, rng: Random) -> dict[str, Any]:
-        return task(*(rng.randint(1, 99) for _ in range(3)))
-
-
 async def test_tasks_of_a_generator_will_do() -> None:
-    report = await check_environment(Generating)
+    report = await check_environment(
+        till("Generating", generate=classmethod(lambda cls, rng: task(rng.randint(1, 10**9))))
+    )
     assert wrong(report) == {}
     assert "20 from the generator" in finding(report, "tasks").found[0]
 
 
-class Arbitrary(Generating):
-    """Makes them up by itself."""
-
-    @classmethod
-    def generate(cls, rng: Random) -> dict[str, Any]:
-        return task(random.randint(1, 10**9))
-
-
-class Breaking(Generating):
-    """Has a generator that never works."""
-
-    @classmethod
-    def generate(cls, rng: Random) -> dict[str, Any]:
-        raise ZeroDivisionError("prices")
-
-
-@pytest.mark.parametrize(
-    ("environment", "told"),
-    [
-        (Arbitrary, "generate gives other tasks for the same seed"),
-        (Breaking, "generate broke down: ZeroDivisionError: prices"),
-    ],
-)
-async def test_a_generator_gives_the_same_tasks_for_the_same_seed(
-    checked: Check, environment: type[TillEnvironment], told: str
-) -> None:
-    report = await checked(environment)
-    assert wrong(report) == {"tasks": "problem"}
-    assert told in report.problems[0]
-
-
 async def test_without_tasks_a_generator_must_work() -> None:
-    assert (await check_environment(Breaking)).problems == ["tasks: generate broke down: ZeroDivisionError: prices"]
+    assert (await check_environment(till("Breaking", generate=BREAKS))).problems == [
+        "tasks: generate broke down: ZeroDivisionError: division by zero"
+    ]
 
 
 async def test_an_environment_of_which_there_can_be_only_one_is_refused(checked: Check) -> None:
