@@ -163,14 +163,6 @@ def test_repeats_are_measured_as_nemo_gym_does() -> None:
     ]
 
 
-def test_what_is_run_once_or_never_has_no_repeats() -> None:
-    none: dict[str, Any] = {"agent_metrics": {}, "key_metrics": {}, "group_level_metrics": []}
-    assert aggregate([]) == {**none, "repeat_level_metrics": []}
-    found = aggregate([row(0, 1.0), row(1, 0.0)])
-    assert (found["repeat_level_metrics"], found["agent_metrics"]["num_repeats"]) == ([], 1)
-    assert not any("across_repeats" in name for name in found["agent_metrics"])
-
-
 @pytest.mark.parametrize(
     ("freedom", "bound"),
     [(1, 12.706204736174694), (2, 4.302652729749462), (7, 2.364624251592784), (30, 2.0422724563), (1001, 1.9623367053)],

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import tracemalloc
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -27,7 +26,7 @@ from stateroom.rollout import RunFiles, run
 from stateroom.session import Sessions
 from tests.messages import raises
 from tests.plans import make_run
-from tests.rows import comparable, rows, write_rows
+from tests.rows import comparable, rows
 
 EPISODES = 6
 
@@ -372,17 +371,6 @@ async def test_a_session_that_has_expired_is_not_begun_again(tmp_path: Path) -> 
     assert site.environment.put == put
 
 
-async def test_a_run_that_another_process_is_at_is_left_alone(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        await site.run(resume=False)
-    before = {path: path.read_bytes() for path in (site.files.rollouts, site.files.failures)}
-    with site.files.lock(), raises(CannotWrite):
-        await site.run()
-    assert {path: path.read_bytes() for path in before} == before
-    assert (await site.run()).failed == 0
-
-
 async def test_a_run_is_held_while_it_goes_on(tmp_path: Path) -> None:
     site, refused = Site(tmp_path), []
 
@@ -407,24 +395,6 @@ async def test_what_is_a_group_and_what_is_not_must_be_gone_on_with_as_such(tmp_
             await site.run(group=now)
         assert refused.value.option == "group"
         assert (await site.run(group=before)).failed == 0
-
-
-async def test_the_rows_of_a_long_run_are_not_in_memory_at_once(tmp_path: Path) -> None:
-    site = Site(tmp_path, environment=Weighing())
-    await site.run(resume=False)  # what is imported and cached on first use
-    [first, *_] = site.rollouts
-    long = {**first, "response": {**first["response"], "output": [message("long " * 100_000)]}}
-    keys = [{"_ng_task_index": index, "_ng_rollout_index": 0} for index in range(100)]
-    write_rows(site.files.inputs, [{**row, "wanted": 0} for row in keys[EPISODES:]])
-    write_rows(site.files.rollouts, [{**long, **row} for row in keys[EPISODES:]])
-    tracemalloc.start()
-    try:
-        report = await site.run()
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert (report.failed, len(report.rows)) == (0, 100)
-    assert peak < site.files.rollouts.stat().st_size / 2
 
 
 async def test_the_times_of_all_processes_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,21 +66,13 @@ class Rule:
     """Does what a test says."""
 
     def __init__(self, grow: Any) -> None:
-        self._grow = grow
-
-    async def grow(self, tree: Tree) -> Any:
-        return await self._grow(tree)
+        self.grow = grow
 
 
-def plan(tmp_path: Path, rule: Any, name: str = "out", **changes: Any) -> Branching:
-    settings: dict[str, Any] = {
-        "environment": TrailEnvironment(),
-        "model": ModelSource("wanders", Wanders),
-        "tasks": [{"name": "a"}, {"name": "b"}],
-        "files": TreeFiles(tmp_path / f"{name}.jsonl"),
-        "rule": rule if hasattr(rule, "grow") else Rule(rule),
-    }
-    return make_branching(**(settings | changes))
+def plan(tmp_path: Path, rule: Any, name: str = "out", model: Any = Wanders, **changes: Any) -> Branching:
+    settings: dict[str, Any] = {"environment": TrailEnvironment(), "tasks": [{"name": "a"}, {"name": "b"}]}
+    settings |= {"files": TreeFiles(tmp_path / f"{name}.jsonl"), "rule": rule if hasattr(rule, "grow") else Rule(rule)}
+    return make_branching(model=ModelSource("wanders", model), **(settings | changes))
 
 
 Grew = tuple[TreeReport, list[dict[str, Any]], dict[int, list[dict[str, Any]]]]
@@ -207,17 +199,6 @@ async def test_without_a_state_a_branch_has_the_conversation_alone(tmp_path: Pat
 # Rules.
 
 
-async def test_best_of_chooses_the_best_end(tmp_path: Path) -> None:
-    given = plan(tmp_path, BestOf(6, at=1), tasks=[{}] * 4)
-    report, done, trees = await grow(given)
-    for task, nodes in trees.items():
-        rewards = [row["reward"] for row in done if row["_ng_task_index"] == task]
-        trunk = next(node for node in nodes if node["depth"] == 1)
-        assert len(rewards) == trunk["visits"] == 6
-        assert trunk["value"] == pytest.approx(fmean(rewards))
-        assert next(row for row in report.rows if row["_ng_task_index"] == task)["reward"] == max(rewards)
-
-
 @pytest.mark.parametrize("at", [STEPS + 1, 50])
 async def test_best_of_a_trunk_that_ends_is_the_trunk(tmp_path: Path, at: int) -> None:
     report, done, _ = await grow(plan(tmp_path, BestOf(4, at=at)))
@@ -294,7 +275,7 @@ async def test_a_deadline_ends_a_branch_where_it_is(tmp_path: Path) -> None:
                 await asyncio.Event().wait()
             return [function_call("go", "c", way="up")]
 
-    given = plan(tmp_path, BestOf(2), model=ModelSource("wanders", Hesitates), deadline=1, tasks=[{}])
+    given = plan(tmp_path, BestOf(2), model=Hesitates, deadline=1, tasks=[{}])
     report, done, trees = await grow(given)
     assert (report.broken, [row["reward"] for row in done]) == (0, [1 / STEPS] * 2)
     assert [node["status"] for node in trees[0]] == ["open", "incomplete", "incomplete"]
@@ -317,9 +298,7 @@ class Stumbles(Wanders):
 
 
 async def test_a_branch_that_breaks_down_is_told_of_and_left_out(tmp_path: Path) -> None:
-    given = plan(
-        tmp_path, BestOf(12), model=ModelSource("wanders", Stumbles), store=f"sqlite:///{tmp_path / 'rooms.db'}"
-    )
+    given = plan(tmp_path, BestOf(12), model=Stumbles, store=f"sqlite:///{tmp_path / 'rooms.db'}")
     report, done, trees = await grow(given)
     failed = rows(given.files.failures)
     assert 0 < report.broken == len(failed) < 24
@@ -339,8 +318,7 @@ async def test_a_branch_that_breaks_down_is_told_of_and_left_out(tmp_path: Path)
 
 @pytest.mark.parametrize("rule", [BestOf(3), BestOf(3, at=2), Beam(), MonteCarlo(2)])
 async def test_a_task_in_which_all_breaks_down_has_failed(tmp_path: Path, rule: Any) -> None:
-    source = ModelSource("falls", lambda seed: Scripted([RuntimeError("ouch")]))
-    report = await branch(plan(tmp_path, rule, model=source))
+    report = await branch(plan(tmp_path, rule, model=lambda seed: Scripted([RuntimeError("ouch")])))
     assert (report.tasks, report.failed, report.rows) == (2, 2, [])
     assert report.first_error == "ModelFailed: scripted raised RuntimeError: ouch"
 
@@ -429,17 +407,8 @@ async def test_an_earlier_tree_is_not_written_over(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [given.files.tree.name]
 
 
-NODE = {
-    "_ng_task_index": 0,
-    "id": "0",
-    "parent": None,
-    "depth": 0,
-    "status": "open",
-    "reward": None,
-    "value": None,
-    "visits": 0,
-    "items": [],
-}
+NODE = {"_ng_task_index": 0, "id": "0", "parent": None, "depth": 0, "status": "open"}
+NODE |= {"reward": None, "value": None, "visits": 0, "items": []}
 
 DAMAGES: list[dict[str, Any]] = [
     {"_ng_task_index": "0"},
