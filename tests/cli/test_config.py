@@ -40,11 +40,8 @@ def test_a_run_has_metrics_by_environment_and_overall(stateroom: Command) -> Non
     assert told["metrics"]["pass@4"] == sum(by_environment) / 2  # each has eight tasks
     stateroom("run", "--config", FILE, "--force")
     shown = stateroom("run", "--config", FILE, "--resume").out
-    assert [line.split()[:3] for line in shown.splitlines()[2:5]] == [
-        ["counter", "32", "0"],
-        ["weather", "32", "0"],
-        ["overall", "64", "0"],
-    ]
+    lines = [" ".join(line.split()[:3]) for line in shown.splitlines()[2:5]]
+    assert lines == ["counter 32 0", "weather 32 0", "overall 64 0"]
 
 
 def test_an_environment_has_its_arguments_and_tasks(stateroom: Command) -> None:
@@ -138,16 +135,6 @@ def test_mistakes_are_told_with_file_line_and_key(refuses: Refuses, text: str) -
 
 
 # Show.
-
-
-def test_each_value_is_shown_with_its_origin(stateroom: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIMIT", "3")
-    FILE.write_text("runs:\n  a:\n    environments: [counter]\n    limit: ${env:LIMIT}\n    repeats: 2\n")
-    found = values(stateroom, "run.repeats=4")
-    assert found["runs.a.limit"] == (3, "stateroom.yaml:4, variable LIMIT")
-    assert found["runs.a.repeats"] == (4, "command line")
-    assert found["runs.a.concurrency"] == (8, "default")
-    assert found["runs.a.environments"] == (["counter"], "stateroom.yaml:3")
 
 
 def test_what_is_shown_is_yaml_that_says_the_same(stateroom: Command) -> None:

@@ -132,27 +132,11 @@ def test_rows_have_times_and_costs(stateroom: Command, refuses: Refuses, tmp_pat
 # Show.
 
 
-def test_an_episode_reads_well(stateroom: Command, collect: Any) -> None:
+def test_what_is_long_is_cut_short(stateroom: Command, collect: Any) -> None:
     collect("a")
-    done = stateroom("show", "out/a.jsonl", "--task", 0)
-    assert (done.code, done.err) == (0, "")
-    lines = done.out.splitlines()
+    lines = stateroom("show", "out/a.jsonl", "--task", 0).out.splitlines()
     assert all(len(line) <= 80 for line in lines)
-    assert lines[:9] == [
-        "task 0, rollout 0: reward 1",
-        "     user  2",
-        '    calls  put(colour="red")',
-        '   result  {"height":1}',
-        '           stones: "red" added at its end',
-        "    calls  look()",
-        '   result  ["red"]',
-        '    calls  put(colour="red")',
-        '   result  {"height":2}',
-    ]
     assert "           and more; --json has all" in lines
-    verdict = lines.index("  verdict  reward 1: 2 of 2 stones")
-    assert lines[verdict + 1] == "           height 1, style 0.25"
-    assert lines[verdict + 2].startswith("           session ")
 
 
 def test_the_lowest_and_the_failed_are_chosen(stateroom: Command, refuses: Refuses, collect: Any) -> None:
@@ -213,11 +197,6 @@ def test_forks_are_shown_with_what_they_share(stateroom: Command, pile: Any, opt
     assert done.out.count("added at its end") == 2
 
 
-def test_a_users_reply_may_change_the_state_too(stateroom: Command) -> None:
-    stateroom("run", "refund", "-o", "x.jsonl", "--limit", 1)
-    assert "           wish: 0 → 1" in stateroom("show", "x").out.splitlines()
-
-
 def test_a_stateless_run_has_nothing_more_to_show(stateroom: Command) -> None:
     stateroom("run", "weather", "-o", "x.jsonl", "--limit", 1)
     done = stateroom("show", "x")
@@ -268,12 +247,6 @@ def test_a_run_is_listed_whatever_its_files_ending(stateroom: Command) -> None:
     for name in ("x.jsonl", "y.json", "z"):
         stateroom("run", "weather", "--limit", 1, "-o", f"out/{name}")
     assert {run["name"] for run in stateroom("runs", "out", "--json").json} == {"x", "y", "z"}
-
-
-def test_of_trees_the_answers_count(stateroom: Command, pile: tuple[str, ...]) -> None:
-    stateroom("branch", *pile, "-o", "trees/x.jsonl")
-    [found] = stateroom("runs", "trees", "--json").json
-    assert (found["done"], found["episodes"], found["failed"]) == (2, 3, 4)
 
 
 def test_where_there_are_no_runs_that_is_told(stateroom: Command, refuses: Refuses, tmp_path: Path) -> None:

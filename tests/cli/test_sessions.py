@@ -168,27 +168,12 @@ def test_show_what_differs(stateroom: Any, ids: tuple[str, str]) -> None:
     ]
 
 
-def test_log(stateroom: Any, ids: tuple[str, str]) -> None:
-    told = stateroom("sessions", "log", ids[0], "--store", STORE).out.splitlines()
-    assert told == [
-        f'   1  seed       {{"topic": "{ODD}"}}',
-        f'   2  call       write(page="{ODD}") → {{"pages": 1}}',
-        f'                  pages: "{ODD}" added at its end',
-        f"                  tags['{ODD}']: nothing → {len(ODD)}",
-        '   3  call       write(page="two") → {"pages": 2}',
-        '                  pages: "two" added at its end',
-        "                  tags.two: nothing → 3",
-        "   4  rewind     back to revision 1",
-        f'                  pages[0]: "{ODD}" → gone',
-        '                  pages[1]: "two" → gone',
-        f"                  tags['{ODD}']: {len(ODD)} → gone",
-        "                  tags.two: 3 → gone",
-        "   5  verdict    reward 0.5",
-        "   6  close",
-    ]
+def test_a_log_is_data_too(stateroom: Any, ids: tuple[str, str]) -> None:
     found = stateroom("sessions", "log", ids[0], "--store", STORE, "--json").json
     assert [entry["kind"] for entry in found] == ["seed", "call", "call", "rewind", "verdict", "close"]
     assert (found[1]["call_id"], found[1]["output"], len(found[1]["changes"])) == ("first", {"pages": 1}, 2)
+    told = stateroom("sessions", "log", ids[0], "--store", STORE).out
+    assert f'   4  rewind     back to revision 1\n                  pages[0]: "{ODD}" → gone\n' in told
 
 
 def test_a_log_tells_what_was_recorded_and_when(stateroom: Any) -> None:
@@ -223,10 +208,6 @@ def test_the_log_of_a_fork_begins_with_its_parents(stateroom: Any, ids: tuple[st
         "show ID --store sqlite:///typo.db",
         "log ID --store sqlite:///typo.db",
         "list --store sqlite:///notes.txt",
-        "list --store sqlite://rooms.db",
-        "list --store sqlite:///",
-        "list --store tape://",
-        "list --store rooms.db",
         "list",
     ],
 )
