@@ -154,28 +154,20 @@ async def test_the_gallery_has_no_problems(checked: Check, name: str) -> None:
     assert report.problems == []
 
 
-class Asks(TillEnvironment):
-    """Has a tool that reaches outside."""
-
-    paid: ClassVar[list[str]] = []
-
-    @tool(effect="external")
-    def pay(self) -> None:
-        """Pay for all."""
-        raise AssertionError("nobody has asked for this")
+@tool(effect="external")
+def pay(self: Any) -> None:
+    """Pay for all."""
+    raise AssertionError("nobody has asked for this")
 
 
-class Locked(TillEnvironment):
-    """Has a tool that refuses what it is asked by chance, in words, as it should."""
+@tool
+def unlock_by_chance(self: Any, state: Till, code: str) -> None:
+    """Open the till.
 
-    @tool
-    def unlock(self, state: Till, code: str) -> None:
-        """Open the till.
-
-        Args:
-            code: The code.
-        """
-        raise ToolError("that is not the code")
+    Args:
+        code: The code.
+    """
+    raise ToolError("that is not the code")
 
 
 def sells(sell: Callable[..., Any]) -> Any:
@@ -247,27 +239,21 @@ class Approving(TillEnvironment):
 # What is not. Each of these has one fault.
 
 
-class Undescribed(TillEnvironment):
-    """Does not tell what a parameter is."""
-
-    @tool
-    def sell(self, state: Till, price: PositiveInt) -> int:
-        """Sell something."""
-        state.sold.append(price)
-        return price
+@tool
+def sell_without_a_word(self: Any, state: Till, price: PositiveInt) -> int:
+    """Sell something."""
+    state.sold.append(price)
+    return price
 
 
-class Loose(TillEnvironment):
-    """Has a parameter that strict mode does not know."""
+@tool(effect="read")
+def total_of_anything(self: Any, state: Till, options: dict[str, int] = {}) -> int:  # noqa: B006 - as an author may write it
+    """What was taken in.
 
-    @tool(effect="read")
-    def total(self, state: Till, options: dict[str, int] = {}) -> int:  # noqa: B006 - as an author may write it
-        """What was taken in.
-
-        Args:
-            options: What to leave out.
-        """
-        return state.total
+    Args:
+        options: What to leave out.
+    """
+    return state.total
 
 
 class Silent(TillEnvironment):
@@ -281,47 +267,11 @@ class Founded(Street):
         return Till(total=next(NUMBERS), sold=[1] * 1000)
 
 
-class Remembering(TillEnvironment):
-    """Counts all episodes together."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    def sale(self, state: Till, price: int) -> Any:
-        self.seen.append(price)
-        return len(self.seen)
-
-
-class Turned(TillEnvironment):
-    """Keeps the session that is its turn in a module: alone, each episode is well."""
-
-    def seed(self, task: TillTask) -> Till:
-        CURRENT[:] = []
-        return Till()
-
-    def sale(self, state: Till, price: int) -> Any:
-        CURRENT.append(price)
-        return sum(CURRENT)
-
-
-class Caching(TillEnvironment):
-    """Keeps what it has computed."""
-
-    def __init__(self) -> None:
-        self.cache: dict[int, int] = {}
-
-    def sale(self, state: Till, price: int) -> Any:
-        return self.cache.setdefault(price, price * price)
-
-
-class Writing(TillEnvironment):
-    """Has a read that writes."""
-
-    @tool(effect="read")
-    def peek(self, state: Till) -> int:
-        """Look, they say."""
-        state.total += 1
-        return state.total
+@tool(effect="read")
+def peek(self: Any, state: Till) -> int:
+    """Look, they say."""
+    state.total += 1
+    return state.total
 
 
 class Leaving(Outside):
@@ -334,58 +284,32 @@ class Leaving(Outside):
         return True
 
 
-class Broken(TillEnvironment):
-    """Has a tool that never works."""
-
-    @tool
-    def refund(self, state: Till) -> int:
-        """Give the money back."""
-        return state.missing  # type: ignore[attr-defined]
+@tool
+def refund(self: Any, state: Till) -> int:
+    """Give the money back."""
+    return state.missing  # type: ignore[attr-defined]
 
 
-class Careless(TillEnvironment):
-    """Has a tool that does not know all that it may be asked."""
+@tool(effect="read")
+def price_of(self: Any, state: Till, place: int) -> int:
+    """What something costs.
 
-    @tool(effect="read")
-    def price(self, state: Till, place: int) -> int:
-        """What something costs.
-
-        Args:
-            place: Where it stands.
-        """
-        return (4, 5, 6, 7, 8, 9, 10, 11)[place]
+    Args:
+        place: Where it stands.
+    """
+    return (4, 5, 6, 7, 8, 9, 10, 11)[place]
 
 
-class Opaque(TillEnvironment):
-    """Returns what nobody can read."""
-
-    @tool(effect="read")
-    def open(self, state: Till) -> object:
-        """Look inside."""
-        return object()
+@tool(effect="read")
+def open_up(self: Any, state: Till) -> object:
+    """Look inside."""
+    return object()
 
 
-class Refusing(TillEnvironment):
-    """Has a tool that nobody can use."""
-
-    @tool
-    def unlock(self, state: Till) -> None:
-        """Open the till."""
-        raise ToolError("there is no key")
-
-
-class Copying(TillEnvironment):
-    """Puts a copy in the place of what it changes."""
-
-    def seed(self, task: TillTask) -> Till:
-        return Till(total=5000)
-
-    def sale(self, state: Till, price: int) -> Any:
-        state.sold = [*([0] * 5000 if len(state.sold) == 1 else []), *state.sold]
-        return price
-
-    def verify(self, state: Till, episode: Episode) -> float:
-        return float(state.sold[-len(episode.task.prices) :] == episode.task.prices)
+@tool
+def unlock(self: Any, state: Till) -> None:
+    """Open the till."""
+    raise ToolError("there is no key")
 
 
 class Reaching(TillEnvironment):
@@ -411,28 +335,25 @@ class LooksLast(ReferencePolicy):
         return [[*steps, function_call("total", "last"), message("Done.")][step]]
 
 
-class Unasking(TillEnvironment):
-    """Does not care whether anybody looks."""
-
-    policies = {"reference": LooksLast}
-
-
-class Asking(Unasking):
-    """Cares whether somebody looks."""
-
-    def verify(self, state: Till, episode: Episode) -> float:
-        return super().verify(state, episode) * bool(calls_of(episode.response, "total"))
+UNASKING = till("Unasking", policies={"reference": LooksLast})
+ASKING = till(
+    "Asking",
+    policies={"reference": LooksLast},
+    verify=lambda self, state, episode: (
+        TillEnvironment.verify(self, state, episode) * bool(calls_of(episode.response, "total"))
+    ),
+)
 
 
 @pytest.mark.parametrize(
     ("environment", "check", "told"),
     [
-        (Asks, "tools", "2 of 3 went well, in 36 calls; not seen at work: pay"),
-        (Locked, "tools", "not seen at work: unlock"),
+        (till("Asks", pay=pay), "tools", "2 of 3 went well, in 36 calls; not seen at work: pay"),
+        (till("Locked", unlock=unlock_by_chance), "tools", "not seen at work: unlock"),
         (Club, "isolation", "the same as alone"),
         (Street, "seed", "the world and each seed are the same twice"),
         (Outside, "isolation", "the same as alone"),
-        (Asking, "shortcut", "without its last reads none of"),
+        (ASKING, "shortcut", "without its last reads none of"),
     ],
 )
 async def test_what_is_no_fault_is_not_found(
@@ -460,103 +381,81 @@ class Needy(TillEnvironment):
         self.prices = prices
 
 
-BREAKS = classmethod(lambda cls, rng: 1 / 0)
+UNDESCRIBED = till("Undescribed", sell=sell_without_a_word)
+NO_POLICY = till("NoPolicy", policies={"reference": ReferencePolicy, "other": dict})
+LUCKY = till("Lucky", sale=lambda self, state, price: random.random())
+TIMELY = till("Timely", sale=lambda self, state, price: setattr(state, "at", time.perf_counter_ns()))
+SEEDED = till("Seeded", seed=lambda self, task: Till(total=next(NUMBERS)))
+UNSEEDED = till("Unseeded", seed=lambda self, task: 1 / 0)
+REMEMBERING = till(
+    "Remembering",
+    __init__=lambda self: setattr(self, "seen", []),
+    sale=lambda self, state, price: self.seen.append(price) or len(self.seen),
+)
+TURNED = till(  # keeps the session that is its turn in a module: alone, each episode is well
+    "Turned",
+    seed=lambda self, task: CURRENT.clear() or Till(),
+    sale=lambda self, state, price: CURRENT.append(price) or sum(CURRENT),
+)
+CACHING = till(
+    "Caching",
+    __init__=lambda self: setattr(self, "cache", {}),
+    sale=lambda self, state, price: self.cache.setdefault(price, price * price),
+)
+COPYING = till(
+    "Copying",
+    seed=lambda self, task: Till(total=5000),
+    sale=lambda self, state, price: setattr(state, "sold", [*([0] * 5000 * (len(state.sold) == 1)), *state.sold]),
+    verify=lambda self, state, episode: float(state.sold[-len(episode.task.prices) :] == episode.task.prices),
+)
+SETTING = till("Setting", sale=lambda self, state, price: setattr(self, "last", price))
+UNSOLVABLE = judging(
+    "Unsolvable", lambda state, right: Verdict(0.5 if state.sold else 0.0, reason="there should be more")
+)
+COUNTED = judging("Counted", lambda state, right: Verdict(1.0, metrics={"sold": len(state.sold)}))
+GENEROUS = judging("Generous", lambda state, right: 1.0)
+MEDDLING = judging("Meddling", lambda state, right: setattr(state, "total", 0))
+NAN = judging("Nan", lambda state, right: float("nan"))
+PERCENT = judging("Percent", lambda state, right: 100 * right)
+REFUSING = till("Refusing", unlock=unlock)
+ARBITRARY = till("Arbitrary", generate=classmethod(lambda cls, rng: task(random.randint(1, 10**9))))
+BREAKING = till("Breaking", generate=classmethod(lambda cls, rng: 1 / 0))
 
 FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
-    (Undescribed, {"schema": "warning"}, "sell: `price` has no description; add it to the docstring, under Args:"),
-    (Loose, {"schema": "warning"}, "`options` is a dict with any keys"),
+    (UNDESCRIBED, {"schema": "warning"}, "sell: `price` has no description; add it to the docstring, under Args:"),
+    (till("Loose", total=total_of_anything), {"schema": "warning"}, "`options` is a dict with any keys"),
     (Silent, {"schema": "warning"}, "Silent has no docstring"),
-    (
-        till("NoPolicy", policies={"reference": ReferencePolicy, "other": dict}),
-        {"schema": "problem"},
-        "policies: other is not a subclass of stateroom.model.Policy",
-    ),
-    (
-        till("Lucky", sale=lambda self, state, price: random.random()),
-        {"determinism": "problem"},
-        "take chance, time and ids from `rng`, `clock` and `new_id`",
-    ),
-    (
-        till("Timely", sale=lambda self, state, price: setattr(state, "at", time.perf_counter_ns())),
-        {"determinism": "problem"},
-        "sell changes the state by",
-    ),
-    (
-        till("Seeded", seed=lambda self, task: Till(total=next(NUMBERS))),
-        {"seed": "problem"},
-        "task 0: its first state differs each time: total: ",
-    ),
+    (NO_POLICY, {"schema": "problem"}, "policies: other is not a subclass of stateroom.model.Policy"),
+    (LUCKY, {"determinism": "problem"}, "take chance, time and ids from `rng`, `clock` and `new_id`"),
+    (TIMELY, {"determinism": "problem"}, "sell changes the state by"),
+    (SEEDED, {"seed": "problem"}, "task 0: its first state differs each time: total: "),
     (Founded, {"seed": "problem"}, "task 0: its first state differs each time: total: "),
-    (
-        till("Unseeded", seed=lambda self, task: 1 / 0),
-        {"seed": "problem"},
-        "task 0: seed failed: ZeroDivisionError: division by zero (line ",
-    ),
-    (
-        Remembering,
-        {"isolation": "problem", "hidden state": "warning"},
-        "differs after other episodes: sell(price=",
-    ),
-    (Turned, {"isolation": "problem", "hidden state": "warning"}, "among others on two instances: sell(price="),
-    (
-        till("Setting", sale=lambda self, state, price: setattr(self, "last", price)),
-        {"hidden state": "problem"},
-        "self.last was set in an episode: keep it in the state",
-    ),
-    (Caching, {"hidden state": "warning"}, "self.cache has changed in an episode: unless a cache"),
+    (UNSEEDED, {"seed": "problem"}, "task 0: seed failed: ZeroDivisionError: division by zero (line "),
+    (REMEMBERING, {"isolation": "problem", "hidden state": "warning"}, "differs after other episodes: sell(price="),
+    (TURNED, {"isolation": "problem", "hidden state": "warning"}, "among others on two instances: sell(price="),
+    (SETTING, {"hidden state": "problem"}, "self.last was set in an episode: keep it in the state"),
+    (CACHING, {"hidden state": "warning"}, "self.cache has changed in an episode: unless a cache"),
     (Reaching, {"read back": "problem"}, "in memory the state is not what is stored, after total: sold[0]: new, 0"),
-    (
-        judging("Unsolvable", lambda state, right: Verdict(0.5 if state.sold else 0.0, reason="there should be more")),
-        {"reference": "problem"},
-        "it called total, sell, sell, and got 0.5: there should be more",
-    ),
-    (Unasking, {"shortcut": "warning"}, "the full reward needs neither the last total nor an answer"),
+    (UNSOLVABLE, {"reference": "problem"}, "it called total, sell, sell, and got 0.5: there should be more"),
+    (UNASKING, {"shortcut": "warning"}, "the full reward needs neither the last total nor an answer"),
     (Approving, {"reference": "warning"}, "it waits for a person to answer 'Sell for 1?'"),
-    (
-        judging("Counted", lambda state, right: Verdict(1.0, metrics={"sold": len(state.sold)})),
-        {"idle": "warning"},
-        "only the metrics tell",
-    ),
-    (
-        judging("Generous", lambda state, right: 1.0),
-        {"idle": "problem"},
-        "task 0, 1, 2 and 1 more: doing nothing gets the full reward",
-    ),
-    (
-        judging("Meddling", lambda state, right: setattr(state, "total", 0)),
-        {"reference": "warning", "verifier": "problem"},
-        "verify broke down: this state may only be read",
-    ),
-    (
-        judging("Nan", lambda state, right: float("nan")),
-        {"reference": "warning", "verifier": "problem"},
-        "verify must return a finite number",
-    ),
-    (
-        judging("Percent", lambda state, right: 100 * right),
-        {"verifier": "warning"},
-        "the reward is 100; from 0 to 1 is usual",
-    ),
-    (Writing, {"tools": "problem"}, "peek() changes the state, but is declared as a read (line "),
+    (COUNTED, {"idle": "warning"}, "only the metrics tell"),
+    (GENEROUS, {"idle": "problem"}, "task 0, 1, 2 and 1 more: doing nothing gets the full reward"),
+    (MEDDLING, {"reference": "warning", "verifier": "problem"}, "verify broke down: this state may only be read"),
+    (NAN, {"reference": "warning", "verifier": "problem"}, "verify must return a finite number"),
+    (PERCENT, {"verifier": "warning"}, "the reward is 100; from 0 to 1 is usual"),
+    (till("Writing", peek=peek), {"tools": "problem"}, "peek() changes the state, but is declared as a read (line "),
     (Leaving, {"tools": "problem"}, "declared as a read, so it cannot change the folder"),
-    (Broken, {"tools": "problem"}, "refund() raised AttributeError: "),
-    (Careless, {"tools": "warning"}, "IndexError: tuple index out of range (line "),
-    (Opaque, {"tools": "problem"}, "open() returned a object that is not JSON"),
-    (Refusing, {"tools": "warning"}, "unlock failed in each of 12 calls, such as unlock(): there is no key"),
+    (till("Broken", refund=refund), {"tools": "problem"}, "refund() raised AttributeError: "),
+    (till("Careless", price=price_of), {"tools": "warning"}, "IndexError: tuple index out of range (line "),
+    (till("Opaque", open=open_up), {"tools": "problem"}, "open() returned a object that is not JSON"),
+    (REFUSING, {"tools": "warning"}, "unlock failed in each of 12 calls, such as unlock(): there is no key"),
     (till("Led", policies={"reference": Lost}), {"reference": "problem"}, "where am I?"),
     (till("Tiring", policies={"reference": Tireless}), {"reference": "problem"}, "total, total and 40 more, and got 0"),
     (Needy, {"schema": "problem"}, "Needy needs the argument"),
-    (
-        till("Arbitrary", generate=classmethod(lambda cls, rng: task(random.randint(1, 10**9)))),
-        {"tasks": "problem"},
-        "generate gives other tasks for the same seed",
-    ),
-    (
-        till("Breaking", generate=BREAKS),
-        {"tasks": "problem"},
-        "generate broke down: ZeroDivisionError: division by zero",
-    ),
-    (Copying, {"cost": "warning"}, "of the state, so each call costs more as it grows"),
+    (ARBITRARY, {"tasks": "problem"}, "generate gives other tasks for the same seed"),
+    (BREAKING, {"tasks": "problem"}, "generate broke down: ZeroDivisionError: division by zero"),
+    (COPYING, {"cost": "warning"}, "of the state, so each call costs more as it grows"),
 ]
 
 
@@ -600,7 +499,7 @@ async def test_every_task_has_its_outcome_and_none_without_a_verdict_counts_as_s
 async def test_a_row_may_describe_the_parameters(checked: Check) -> None:
     sell = {"name": "sell", "parameters": {"properties": {"price": {"type": "integer", "description": "In cents."}}}}
     rows = [row | {"responses_create_params": {**row["responses_create_params"], "tools": [sell]}} for row in ROWS]
-    assert wrong(await checked(Undescribed, rows)) == {}
+    assert wrong(await checked(till("Undescribed", sell=sell_without_a_word), rows)) == {}
 
 
 @pytest.mark.parametrize(
@@ -618,12 +517,8 @@ async def test_a_verifier_that_is_not_the_same_twice_is_found(checked: Check, ju
 
 
 async def test_a_problem_comes_before_what_is_only_worth_a_look(checked: Check) -> None:
-    class Both(Loose):
-        """Has a policy that is not there, and a parameter that is loose."""
-
-        policies = {**Loose.policies, "lost": int}
-
-    report = await checked(Both)
+    both = till("Both", total=total_of_anything, policies={"reference": ReferencePolicy, "lost": int})
+    report = await checked(both)
     [problem] = report.problems
     assert problem.startswith("schema: policies:")
     first, second = finding(report, "schema").found
@@ -718,7 +613,7 @@ async def test_tasks_of_a_generator_will_do() -> None:
 
 
 async def test_without_tasks_a_generator_must_work() -> None:
-    assert (await check_environment(till("Breaking", generate=BREAKS))).problems == [
+    assert (await check_environment(BREAKING)).problems == [
         "tasks: generate broke down: ZeroDivisionError: division by zero"
     ]
 

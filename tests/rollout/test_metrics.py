@@ -251,9 +251,7 @@ def test_metrics_are_those_that_are_computed_by_hand(rows: list[dict[str, Any]])
         for name, value in summary([*repeats[index].values()], mean=fmean).items():
             means[name].append(value)
     across = {f"mean_across_repeats/{name}": fmean(values) for name, values in means.items()}
-    assert {
-        name: found["agent_metrics"][name] for name in found["agent_metrics"] if name[:12] == "mean_across_"
-    } == across
+    assert {name: value for name, value in found["agent_metrics"].items() if name[:12] == "mean_across_"} == across
 
 
 # In a file.

@@ -106,6 +106,16 @@ class Mason(Model):
         return Answer([function_call("put_stone", f"c{done}")])
 
 
+BUSY = ModelUnavailable("busy")
+
+
+@contextmanager
+def broken(parts: dict[Any, Exception], where: Any, error: Exception) -> Iterator[None]:
+    parts[where] = error
+    yield
+    del parts[where]
+
+
 class Site:
     """A run, as often as somebody goes on with it."""
 
@@ -130,6 +140,11 @@ class Site:
         )
         return await run(plan)
 
+    async def break_down(self, error: Exception = BUSY, **more: Any) -> Any:
+        """Run it with a model that fails before its third stone of three."""
+        with broken(self.model.broken, 2, error):
+            return await self.run(resume=False, **more)
+
     @property
     def rollouts(self) -> list[dict[str, Any]]:
         return rows(self.files.rollouts)
@@ -146,17 +161,9 @@ async def whole(folder: Path, **settings: Any) -> list[dict[str, Any]]:
     return comparable(site.files.rollouts)
 
 
-@contextmanager
-def broken(parts: dict[Any, Exception], where: Any, error: Exception) -> Iterator[None]:
-    parts[where] = error
-    yield
-    del parts[where]
-
-
 async def test_a_model_that_could_not_be_reached_is_asked_for_what_is_missing(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        report = await site.run(resume=False)
+    report = await site.break_down()
     assert (report.failed, [row["_ng_failure_terminal"] for row in site.failures]) == (1, [False])
     report = await site.run()
     assert (report.episodes, report.failed, len(report.rows)) == (EPISODES, 0, EPISODES)
@@ -204,8 +211,7 @@ async def test_an_episode_that_another_worker_has_is_left_to_it_and_tried_again(
 @pytest.mark.parametrize("error", [ModelFailed("nonsense"), ZeroDivisionError("oops")])
 async def test_what_has_failed_for_good_is_not_tried_again(tmp_path: Path, error: Exception) -> None:
     site = Site(tmp_path)
-    with broken(site.model.broken, 2, error):
-        await site.run(resume=False)
+    await site.break_down(error)
     failures = site.failures
     assert [row["_ng_failure_terminal"] for row in failures] == [True]
     asked = [*site.model.asked]
@@ -216,8 +222,7 @@ async def test_what_has_failed_for_good_is_not_tried_again(tmp_path: Path, error
 
 async def test_a_failure_whose_row_was_lost_is_the_same_again(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    with broken(site.model.broken, 2, ModelFailed("nonsense")):
-        await site.run(resume=False)
+    await site.break_down(ModelFailed("nonsense"))
     failures = site.failures
     site.files.failures.unlink()
     report = await site.run()
@@ -264,8 +269,7 @@ async def test_a_limit_that_was_reached_before_is_still_known(tmp_path: Path) ->
 
 async def test_members_of_a_group_go_on_in_their_own_forks(tmp_path: Path) -> None:
     site = Site(tmp_path, group=3)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        assert (await site.run(resume=False)).failed == 3
+    assert (await site.break_down()).failed == 3
     begun = [(row["_stateroom_session"], row["_stateroom_parent"]) for row in site.failures]
     assert (await site.run()).failed == 0
     assert [
@@ -302,20 +306,13 @@ async def test_without_a_state_answers_are_kept_in_a_store_that_is_given(
     tmp_path: Path, kept: dict[str, Any], asked_again: int
 ) -> None:
     site = Site(tmp_path, environment=Weighing(), **kept)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        assert (await site.run(resume=False)).failed == 1
+    assert (await site.break_down()).failed == 1
     assert (await site.run()).failed == 0
     assert comparable(site.files.rollouts) == await whole(tmp_path, environment=Weighing(), **kept)
     assert len(site.model.asked) == len({*site.model.asked}) + asked_again
 
 
 # What is refused.
-
-
-class OtherEnvironment(PileEnvironment):
-    """Another one."""
-
-    name = "other"
 
 
 class HighPileEnvironment(PileEnvironment):
@@ -331,7 +328,7 @@ class HighPileEnvironment(PileEnvironment):
     ("option", "other"),
     [
         ("model", {"model": ModelSource("other", lambda seed: Mason())}),
-        ("environment", {"environment": OtherEnvironment()}),
+        ("environment", {"environment": type("Other", (PileEnvironment,), {"name": "other"})()}),
         ("env_args", {"environment": make_environment(HighPileEnvironment, {"height": 3})}),
         ("seed", {"seed": 1}),
         ("max_steps", {"max_steps": 3}),
@@ -341,8 +338,7 @@ class HighPileEnvironment(PileEnvironment):
 )
 async def test_what_would_give_other_rows_is_refused(tmp_path: Path, option: str, other: dict[str, Any]) -> None:
     site = Site(tmp_path)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        await site.run(resume=False)
+    await site.break_down()
     before = {path: path.read_bytes() for path in (site.files.rollouts, site.files.failures)}
     with pytest.raises(InvalidOption) as refused:
         await site.run(**other)
@@ -360,8 +356,7 @@ async def test_rollouts_without_their_inputs_are_refused(tmp_path: Path) -> None
 
 async def test_a_session_that_has_expired_is_not_begun_again(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        await site.run(resume=False)
+    await site.break_down()
     put = [*site.environment.put]
     async with open_store(site.store) as store:
         await store.touch(site.failures[0]["_stateroom_session"], now=0.0, expires=1.0)
@@ -401,8 +396,7 @@ async def test_the_times_of_all_processes_add_up(tmp_path: Path, monkeypatch: py
     ticks = itertools.count()
     monkeypatch.setattr("stateroom.agent.loop.perf_counter", lambda: next(ticks))  # all that is waited for takes 1 s
     site = Site(tmp_path, concurrency=1)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        await site.run(resume=False)
+    await site.break_down()
     await site.run()
     for row in site.rollouts:
         times = row["_stateroom_times"]

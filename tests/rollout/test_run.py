@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -179,23 +178,19 @@ async def test_the_seed_decides_everything(tmp_path: Path, times: dict[str, int]
     assert [row["reward"] for row in first] != [row["reward"] for row in other]
 
 
+ERRORS: list[BaseException] = [RuntimeError("no answer"), SystemExit(), asyncio.CancelledError()]
+ERRORS += [KeyboardInterrupt(), GeneratorExit()]
+
+
 class Broken(Policy):
     """Breaks down in a way of its own for each task."""
 
-    def respond(self, conversation: list[Item], tools: list[Item]) -> Any:
-        match conversation[0]["content"]:
-            case "add 1":
-                raise RuntimeError("no answer")
-            case "add 2":
-                sys.exit()
-            case "add 3":
-                raise asyncio.CancelledError
-            case "add 4":
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        match int(conversation[0]["content"].split()[1]):
+            case number if number <= len(ERRORS):
+                raise ERRORS[number - 1]
+            case 6:
                 return [{"type": "message", "content": {1}}]
-            case "add 5":
-                raise KeyboardInterrupt
-            case "add 6":
-                raise GeneratorExit
         return [function_call("increment_counter", "c", count=7)] if len(conversation) == 1 else [message("\ud800")]
 
 

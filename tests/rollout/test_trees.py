@@ -19,7 +19,7 @@ from stateroom.rollout import Beam, BestOf, Branching, MonteCarlo, Node, Tree, T
 from stateroom.store import open_store
 from tests.messages import raises
 from tests.plans import make_branching
-from tests.rows import rows
+from tests.rows import OWN, rows, without
 
 STEPS = 3
 
@@ -134,10 +134,7 @@ async def test_the_seed_decides_the_tree(tmp_path: Path) -> None:
     ):
         given = plan(tmp_path, Beam(), name, **more)
         await branch(given)
-        lines = [*rows(given.files.tree), *rows(given.files.rollouts)]
-        for line in lines:
-            for known in ("session", "_stateroom_session", "_stateroom_parent", "_stateroom_times"):
-                line.pop(known, None)
+        lines = [without(line, "session", *OWN) for line in (*rows(given.files.tree), *rows(given.files.rollouts))]
         found.append(sorted(json.dumps(line, sort_keys=True) for line in lines))
     assert found[0] == found[1] != found[2]
 
@@ -187,13 +184,11 @@ async def test_without_a_state_a_branch_has_the_conversation_alone(tmp_path: Pat
         def verify(self, episode: Any) -> float:
             return float(len(outputs_of(episode.response["output"])))
 
-    given = plan(tmp_path, BestOf(3, at=2), environment=Guess())
-    report, done, trees = await grow(given)
+    report, done, trees = await grow(plan(tmp_path, BestOf(3, at=2), environment=Guess()))
     assert [row["reward"] for row in report.rows] == [STEPS, STEPS]
     assert {node["revision"] for node in trees[0]} == {None}
-    for task in range(2):
-        starts = [row["response"]["output"][:4] for row in done if row["_ng_task_index"] == task]
-        assert starts[0] == starts[1] == starts[2]
+    starts = [[row["response"]["output"][:4] for row in done if row["_ng_task_index"] == task] for task in range(2)]
+    assert all(first == second == third for first, second, third in starts)
 
 
 # Rules.
