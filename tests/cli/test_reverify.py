@@ -89,12 +89,6 @@ def test_what_is_refused_is_told_and_counted(stateroom: Any, rollouts: Path) -> 
     assert len(rows(Path("new_failures.jsonl"))) == 2
 
 
-def test_it_fails_if_all_is_refused(stateroom: Any, rollouts: Path) -> None:
-    outcome = stateroom("reverify", rollouts, "-e", "extraction", "-o", "new.jsonl")
-    assert outcome.code == 1
-    says(outcome.out)
-
-
 def test_mistakes_are_messages(refuses: Refuses, rollouts: Path) -> None:
     for arguments in (
         ("nowhere.jsonl", "-e", "counter", "-o", "new.jsonl"),

@@ -220,12 +220,6 @@ def test_runs_are_listed_the_newest_first(stateroom: Command, collect: Any) -> N
     collect("b", "Lazy")
     path = Path("out/a_run.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "started": "2020-01-01T00:00:00+00:00"}))
-    done = stateroom("runs", "out")
-    assert all(len(line) <= 80 for line in done.out.splitlines())
-    lines = [line.split() for line in done.out.splitlines()]
-    assert [line[0] for line in lines[2::2]] == ["b", "a"]
-    assert lines[4][1:7] == ["4/6", "2", "0.75", "±", "0.25", "0.5"]
-    assert lines[5] == ["pile,", "by", "pile.py:Puts"]
     newest, oldest = stateroom("runs", "out", "--json").json
     assert (newest["name"], newest["model"], newest["environment"]) == ("b", "pile.py:Lazy", "pile")
     assert (oldest["done"], oldest["episodes"], oldest["failed"], oldest["finished"]) == (4, 6, 2, True)
@@ -261,14 +255,7 @@ def test_where_there_are_no_runs_that_is_told(stateroom: Command, refuses: Refus
 def test_two_runs_are_compared(stateroom: Command, collect: Any) -> None:
     collect("a")
     collect("b", "Lazy")
-    done = stateroom("compare", "out/a", "out/b")
-    assert (done.code, done.err) == (0, "")
-    assert all(len(line) <= 80 for line in done.out.splitlines())
-    assert "2 tasks: B won 0, lost 1, tied 1" in done.out
-    assert "mean reward: A 0.75, B 0.5, difference -0.250 (95% from -0.500 to +0.000)" in done.out
-    assert 'A calls: put(colour="red")' in done.out
-    assert "B assistant: One will do." in done.out
-    assert "$ stateroom show out/a --task 0 --rollout 0" in done.out
+    assert "$ stateroom show out/a --task 0 --rollout 0" in stateroom("compare", "out/a", "out/b").out
     found = stateroom("compare", "out/b", "out/a", "--json").json
     assert (found["won"], found["lost"], found["tied"], found["difference"]) == (1, 0, 1, 0.25)
     worst, best = found["tasks"]
@@ -318,19 +305,14 @@ def test_a_run_is_compared_with_its_rescored_one(stateroom: Command, collect: An
 # The gold actions of a task.
 
 
-GOLD = '{"responses_create_params": {"input": "2"}, "gold": [{"name": "put", "arguments": {"colour": "blue"}}, %s]}\n'
-
-
 def test_gold_actions_may_speak_to_the_user(stateroom: Command) -> None:
     found = stateroom("run", "office", "-m", "gold", "--store", "memory://", "--limit", 24, "--json").json
     assert (found["failed"], found["metrics"]["mean/reward"]) == (0, 1.0)
 
 
 def test_a_check_plays_gold_actions_without_a_reference_policy(stateroom: Command, pile: Any) -> None:
-    Path("gold.jsonl").write_text(GOLD % '{"name": "put", "arguments": {"colour": "red"}}')
-    done = stateroom("check", "pile.py:PileEnvironment", "--input", "gold.jsonl")
-    assert "the gold actions get the full reward for each of 1 task" in " ".join(done.out.split())
-    Path("gold.jsonl").write_text(GOLD % '{"name": "look"}')
+    gold = [{"name": "put", "arguments": {"colour": "blue"}}, {"name": "look"}]
+    Path("gold.jsonl").write_text(json.dumps({"responses_create_params": {"input": "2"}, "gold": gold}))
     done = stateroom("check", "pile.py:PileEnvironment", "--input", "gold.jsonl")
     assert done.code == 1
     assert "it called put, look, and got 0.5: 1 of 2 stones" in " ".join(done.out.split())
