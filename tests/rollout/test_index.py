@@ -73,15 +73,6 @@ def test_a_row_is_found_by_its_line_whatever_the_batches(files: RunFiles) -> Non
     assert index.warnings() == []
 
 
-def test_there_are_rows_before_all_are_indexed(files: RunFiles) -> None:
-    write_rows(files.rollouts, [row(task, reward=1.0) for task in range(40)])
-    index = RunIndex(files)
-    assert index.advance()
-    done, size = index.progress
-    assert 0 < done < size
-    assert Search(index).page(NOTHING)[0][0]["task"] == 0
-
-
 def test_a_torn_last_line_is_a_warning_until_it_is_whole(files: RunFiles) -> None:
     whole = line_of(row(1, reward=1.0))
     files.rollouts.write_bytes(line_of(row(0, reward=0.0)) + whole[:-9])

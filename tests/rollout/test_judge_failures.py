@@ -23,7 +23,7 @@ from stateroom.model import (
     message,
     outputs_of,
 )
-from stateroom.rollout import Report, RunFiles, rescore_rollouts, run, score_failures, unscored_rows
+from stateroom.rollout import Report, RunFiles, rescore_rollouts, run, score_failures
 from stateroom.store import Store
 from tests.messages import raises, says
 from tests.plans import make_run
@@ -228,14 +228,6 @@ async def test_it_goes_on_where_it_was_killed_and_asks_no_judge_twice(
     assert not files.failures.exists()
 
 
-async def test_a_store_that_is_down_is_no_rows_fault(collect: Collect, store: Store) -> None:
-    _, files = await collect(SlateEnvironment(Critic("seven")))
-    before = files.failures.read_bytes()
-    with pytest.raises(StoreUnavailable):
-        await score_failures(SlateEnvironment(Critic()), files, DownStore(store))
-    assert files.failures.read_bytes() == before
-
-
 # What cannot be judged.
 
 
@@ -251,12 +243,15 @@ async def test_what_cannot_honestly_be_judged_stays(change: dict[str, Any], coll
     assert rows(files.failures) == [{**failure, **change}]
 
 
-async def test_a_state_needs_a_store_and_judging_needs_rollouts(collect: Collect, store: Store) -> None:
+async def test_what_is_no_rows_fault_changes_nothing(collect: Collect, store: Store) -> None:
     _, files = await collect(SlateEnvironment(Critic("seven")))
-    with raises(NotFound):
-        await score_failures(SlateEnvironment(Critic()), files, None)
-    with raises(NotFound):
-        await score_failures(SlateEnvironment(Critic()), RunFiles(files.rollouts.parent / "no.jsonl"), store)
+    before = files.failures.read_bytes()
+    with pytest.raises(StoreUnavailable):
+        await score_failures(SlateEnvironment(Critic()), files, DownStore(store))
+    for rollouts, given in ((files, None), (RunFiles(files.rollouts.parent / "no.jsonl"), store)):
+        with raises(NotFound):
+            await score_failures(SlateEnvironment(Critic()), rollouts, given)
+    assert files.failures.read_bytes() == before
 
 
 # Judging again.
@@ -273,11 +268,3 @@ async def test_a_judge_that_fails_when_episodes_are_judged_again_may_be_tried_ag
     assert (failure["_ng_failure_class"], failure["_ng_failure_terminal"]) == ("judge", False)
     report = await rescore_rollouts(SlateEnvironment(Critic()), files.rollouts, again, store)
     assert (len(report.rows), report.resumed, again.failures.exists()) == (3, 2, False)
-
-
-def test_waiting_are_only_those_that_lack_a_verdict(tmp_path: Path) -> None:
-    files = RunFiles(tmp_path / "out.jsonl")
-    assert unscored_rows(files) == {}
-    row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "_ng_failure_terminal": False, "error": "Hm."}
-    write_rows(files.failures, [{**row, "_ng_failure_class": kind} for kind in ("policy", "judge", "environment")])
-    assert unscored_rows(files) == {(0, 0): {"_ng_task_index": 0, "_ng_rollout_index": 0}}
