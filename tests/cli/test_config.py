@@ -27,9 +27,6 @@ def values(stateroom: Command, *words: str) -> dict[str, tuple[Any, str]]:
     return {each["key"]: (each["value"], each["origin"]) for each in told}
 
 
-# Runs.
-
-
 def test_a_run_has_metrics_by_environment_and_overall(stateroom: Command) -> None:
     write(runs={"all": {"environments": ["counter", "weather"], "model": "noisy", "repeats": 4, "output": "out"}})
     told = stateroom("run", "--config", FILE, "--json").json
@@ -110,9 +107,6 @@ def test_an_override_needs_a_file(refuses: Refuses) -> None:
     refuses("serve", "counter", "serve.port=2")
 
 
-# Mistakes.
-
-
 RUN = "runs:\n  a:\n    environments: [counter]\n"
 
 
@@ -132,9 +126,6 @@ RUN = "runs:\n  a:\n    environments: [counter]\n"
 def test_mistakes_are_told_with_file_line_and_key(refuses: Refuses, text: str) -> None:
     FILE.write_text(text)
     refuses("config", "show")
-
-
-# Show.
 
 
 def test_what_is_shown_is_yaml_that_says_the_same(stateroom: Command) -> None:
@@ -189,9 +180,6 @@ def test_a_text_from_a_variable_is_shown_with_its_name(stateroom: Command, monke
     assert found["runs.r.environments"][0] == ["a", "${env:WORD}:X"]
 
 
-# Schema.
-
-
 def test_the_schema_is_for_editors(stateroom: Command) -> None:
     schema = stateroom("config", "schema").json
     checker = jsonschema.Draft202012Validator(schema)
@@ -207,9 +195,6 @@ def test_the_schema_is_for_editors(stateroom: Command) -> None:
     for bad in ({"rums": {}}, {"runs": {"a": {"environments": ["b"], "repeats": 0}}}, {"serve": {"port": "x"}}):
         assert [*checker.iter_errors(bad)] != []
     assert "Episodes per task" in json.dumps(schema)
-
-
-# Import.
 
 
 def test_an_imported_configuration_replaces_no_file_and_may_be_printed(stateroom: Command) -> None:

@@ -46,9 +46,6 @@ def grown(stateroom: Any, *options: Any) -> dict[str, Any]:
     return found
 
 
-# Growing.
-
-
 @pytest.mark.parametrize(
     ("options", "branches"),
     [
@@ -125,9 +122,6 @@ def test_failed_branches_are_counted_wherever_the_run_is_seen(stateroom: Any, tm
     exported = stateroom("export", "x.jsonl", "--to", "jsonl", "--advantages", "vine", "--json")
     assert (exported.code, exported.json["failed"]) == (0, found["broken"])
     assert "x_failures.jsonl" in exported.err
-
-
-# Looking.
 
 
 def test_what_is_too_much_is_counted(stateroom: Any) -> None:

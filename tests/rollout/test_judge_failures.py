@@ -126,9 +126,6 @@ def collect(tmp_path: Path) -> Collect:
     return collect
 
 
-# The run.
-
-
 async def test_an_episode_whose_judge_fails_waits_with_all_that_a_judge_needs(collect: Collect, store: Store) -> None:
     report, files = await collect(SlateEnvironment(Critic("three")))
     assert (report.episodes, report.failed) == (3, 1)
@@ -140,9 +137,6 @@ async def test_an_episode_whose_judge_fails_waits_with_all_that_a_judge_needs(co
     session = await Sessions[Any](SlateEnvironment(Critic()), store).open(failure["_stateroom_session"])
     assert (session.closed, session.verdict, session.state.text) == (False, None, "three")
     assert [row["reward"] for row in rows(files.rollouts)] == [0.3, 0.5]
-
-
-# Its verdict.
 
 
 @pytest.mark.parametrize("kind", [SlateEnvironment, Echo])
@@ -203,9 +197,6 @@ async def test_other_failures_are_left_alone(collect: Collect, store: Store) -> 
     assert [json.loads(first), json.loads(second), half] == [*others, '{"_ng_failure_class": "ju']
 
 
-# Going on.
-
-
 @pytest.mark.parametrize("lost", ["the row", "half the row", "nothing", "the end of the line"])
 async def test_it_goes_on_where_it_was_killed_and_asks_no_judge_twice(
     lost: str, collect: Collect, store: Store
@@ -226,9 +217,6 @@ async def test_it_goes_on_where_it_was_killed_and_asks_no_judge_twice(
     assert report.resumed == (lost in ("nothing", "the end of the line"))
     assert (files.rollouts.read_bytes(), files.metrics.read_bytes()) == (whole, metrics)
     assert not files.failures.exists()
-
-
-# What cannot be judged.
 
 
 @pytest.mark.parametrize("change", [{"_stateroom_session": "gone"}, {"_stateroom_session": None}, {"reward": 0.5}])
@@ -252,9 +240,6 @@ async def test_what_is_no_rows_fault_changes_nothing(collect: Collect, store: St
         with raises(NotFound):
             await score_failures(SlateEnvironment(Critic()), rollouts, given)
     assert files.failures.read_bytes() == before
-
-
-# Judging again.
 
 
 async def test_a_judge_that_fails_when_episodes_are_judged_again_may_be_tried_again(

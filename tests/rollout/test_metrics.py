@@ -174,8 +174,6 @@ def test_confidence_intervals_are_those_of_students_t_distribution(freedom: int,
     assert width / found["se_across_repeats/mean/reward"] == pytest.approx(bound, rel=1e-8)
 
 
-# By hand.
-
 FLOATS = st.floats(-1e6, 1e6)
 ROWS = st.lists(
     st.fixed_dictionaries(
@@ -252,9 +250,6 @@ def test_metrics_are_those_that_are_computed_by_hand(rows: list[dict[str, Any]])
             means[name].append(value)
     across = {f"mean_across_repeats/{name}": fmean(values) for name, values in means.items()}
     assert {name: value for name, value in found["agent_metrics"].items() if name[:12] == "mean_across_"} == across
-
-
-# In a file.
 
 
 def test_the_metrics_file_has_odd_names_and_numbers(tmp_path: Path) -> None:

@@ -87,9 +87,6 @@ def test_an_episode_takes_few_bytes_of_a_runs_memory(kind: str, tmp_path: Path) 
     assert (peaks[2] - peaks[1]) / 2000 < MOST
 
 
-# The report.
-
-
 async def test_the_rows_of_a_report_read_like_a_list_and_leave_no_file_behind(tmp_path: Path) -> None:
     planned = plan(tmp_path, 3, 2)
     found = (await run(planned)).rows
@@ -101,8 +98,6 @@ async def test_the_rows_of_a_report_read_like_a_list_and_leave_no_file_behind(tm
         found[6]
     assert all(name.startswith("3-2") for name in os.listdir(tmp_path))
 
-
-# Inputs.
 
 KEYS = st.tuples(st.integers(0, 3), st.integers(-1, 3))
 

@@ -63,9 +63,6 @@ def command(line: str) -> Result:
     return done
 
 
-# Models that get better.
-
-
 def learned(folder: Path, seed: int) -> tuple[float, float]:
     """The held-out reward of a model after its supervised steps, and after those of reinforcement."""
     make("counter", folder / "model", seed)
@@ -112,9 +109,6 @@ def test_without_the_true_rewards_it_does_not_rise(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(rollouts, "advantages_in_groups", shuffled)
     before, after = learned(tmp_path, 0)
     assert after < before + 0.1
-
-
-# Trainings.
 
 
 def test_the_same_seed_gives_the_same_curve(calling_model: Path, tmp_path: Path) -> None:
