@@ -42,24 +42,12 @@ def test_a_run_has_metrics_by_environment_and_overall(stateroom: Command) -> Non
 
 
 def test_an_environment_has_its_arguments_and_tasks(stateroom: Command) -> None:
-    Path("one.jsonl").write_text(
-        '{"responses_create_params": {"input": "add 1"}, "initial_count": 0, "expected_count": 1}\n'
-    )
-    Path("quiet.py").write_text(
-        "from stateroom.model import Policy, function_call, message, outputs_of\n"
-        "class Quiet(Policy):\n"
-        "    def respond(self, conversation, tools):\n"
-        "        add = function_call('increment_counter', 'a', count=1)\n"
-        "        return [message('-') if outputs_of(conversation) else add]\n"
-    )
-    entries = {
-        "loose": {"environment": "counter", "input": "one.jsonl"},
-        "strict": {"environment": "counter", "input": "one.jsonl", "args": {"strict": True}},
-    }
-    write(
-        environments=entries,
-        runs={"both": {"environments": ["loose", "strict"], "model": "quiet.py:Quiet", "output": "o"}},
-    )
+    gold = [{"name": "increment_counter", "arguments": {"count": 1}}]  # and nobody reads the counter
+    task = {"responses_create_params": {"input": "add 1"}, "initial_count": 0, "expected_count": 1, "gold": gold}
+    Path("one.jsonl").write_text(json.dumps(task))
+    entries: dict[str, Any] = {name: {"environment": "counter", "input": "one.jsonl"} for name in ("loose", "strict")}
+    entries["strict"]["args"] = {"strict": True}
+    write(environments=entries, runs={"both": {"environments": [*entries], "model": "gold", "output": "o"}})
     assert stateroom("run", "--config", FILE).code == 0
     assert [rows(f"o/{name}.jsonl")[0]["reward"] for name in entries] == [1.0, 0.0]
 

@@ -2,18 +2,11 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.cli.conftest import Command
 
 
-@pytest.fixture(autouse=True)
-def group(stateroom: Command) -> None:
-    """A run with groups of forks."""
-    stateroom("run", "extraction", "--model", "noisy", "--group", 4, "--output", "r.jsonl")
-
-
 def test_nothing_to_export_is_a_failure_and_a_run_without_tokens_a_mistake(stateroom: Command) -> None:
+    stateroom("run", "extraction", "--model", "noisy", "--group", 4, "--output", "r.jsonl")
     failed = stateroom("export", "r", "--to", "sft", "--min-reward", 2)
     assert (failed.code, "--min-reward" in failed.err) == (1, True)
     failed = stateroom("export", "r", "--to", "grpo")

@@ -237,11 +237,6 @@ async def test_a_beam_goes_on_with_what_is_worth_most(tmp_path: Path) -> None:
 # Limits.
 
 
-async def test_a_budget_of_branches_is_kept(tmp_path: Path) -> None:
-    report, done, _ = await grow(plan(tmp_path, BestOf(10), max_branches=4))
-    assert (report.branches, len(done), report.failed) == (8, 8, 0)
-
-
 async def test_no_branch_begins_when_there_are_nodes_enough(tmp_path: Path) -> None:
     async def rule(tree: Tree) -> Node | None:
         for _ in range(5):
