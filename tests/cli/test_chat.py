@@ -52,24 +52,6 @@ def said_in(session: str) -> list[Item]:
     return in_store(read, STORE)
 
 
-def test_a_line_is_a_message_and_calls_results_and_changes_are_shown(talk: Talk) -> None:
-    done = talk("pay 3", "", "and now?")
-    shown = re.sub(r"session \w+", "session ID", done.out).splitlines()
-    assert shown[:-1] == [
-        f"session ID of purse, by {MODELS}:Payer; /help lists the commands",
-        "     task  pay 3",
-        "     user  pay 3",
-        "    calls  pay(amount=3)",
-        "   result  97",
-        "           money: 100 → 97",
-        "assistant  Paid.",
-        "     user  and now?",
-        "assistant  You said: and now?",
-    ]
-    assert shown[-1].startswith("to go on: stateroom chat ")
-    assert done.code == 0
-
-
 def test_an_empty_line_says_what_the_task_does_if_nothing_was_said(talk: Talk) -> None:
     done = talk("", "", "/quit", "pay 5")
     items = said_in(session_of(done))
@@ -83,16 +65,6 @@ def test_a_person_takes_the_place_of_the_simulated_user_and_answers_questions(ta
     assert "asks  Pay 60?" in done.out
     assert "1000" not in done.out
     assert re.findall(r"money: (.+)", done.out) == ["100 → 40", "40"]
-
-
-def test_a_chat_goes_on_in_its_session(talk: Talk, stateroom: Any) -> None:
-    session = session_of(talk("pay 3"))
-    again = talk("pay 4", arguments=(*PURSE, "--session", session))
-    assert again.out.count("Paid.") == 2  # what was said before is shown
-    assert "money: 100 → 97" in again.out
-    assert (session_of(again), len(said_in(session))) == (session, 9)
-    replayed = stateroom("replay", session, "--env", PURSE[1], "--store", STORE)
-    assert (replayed.code, "as on record" in replayed.out) == (0, True)
 
 
 def test_an_episode_that_ended_goes_on_in_a_fork(talk: Talk, stateroom: Any) -> None:
@@ -110,11 +82,6 @@ def test_a_fork_goes_on_by_itself(talk: Talk) -> None:
     first, second, third = re.findall(r"^session (\w+)", done.out, re.MULTILINE)
     assert re.findall(r"^  money: (\d+)", done.out, re.MULTILINE) == ["93", "100"]
     assert [len(said_in(each)) for each in (first, second, third)] == [5, 9, 1]
-
-
-def test_the_verifier_is_asked_about_a_fork_so_that_the_chat_can_go_on(talk: Talk) -> None:
-    done = talk("pay 3", "/verify", "pay 4", "/verify")
-    assert re.findall(r"verdict  (.+)", done.out) == ["reward 97", "reward 93"]
 
 
 def test_the_log_and_the_commands_can_be_shown(talk: Talk) -> None:

@@ -27,9 +27,6 @@ def values(stateroom: Command, *words: str) -> dict[str, tuple[Any, str]]:
     return {each["key"]: (each["value"], each["origin"]) for each in told}
 
 
-# Runs.
-
-
 def test_a_run_has_metrics_by_environment_and_overall(stateroom: Command) -> None:
     write(runs={"all": {"environments": ["counter", "weather"], "model": "noisy", "repeats": 4, "output": "out"}})
     told = stateroom("run", "--config", FILE, "--json").json
@@ -40,32 +37,17 @@ def test_a_run_has_metrics_by_environment_and_overall(stateroom: Command) -> Non
     assert told["metrics"]["pass@4"] == sum(by_environment) / 2  # each has eight tasks
     stateroom("run", "--config", FILE, "--force")
     shown = stateroom("run", "--config", FILE, "--resume").out
-    assert [line.split()[:3] for line in shown.splitlines()[2:5]] == [
-        ["counter", "32", "0"],
-        ["weather", "32", "0"],
-        ["overall", "64", "0"],
-    ]
+    lines = [" ".join(line.split()[:3]) for line in shown.splitlines()[2:5]]
+    assert lines == ["counter 32 0", "weather 32 0", "overall 64 0"]
 
 
 def test_an_environment_has_its_arguments_and_tasks(stateroom: Command) -> None:
-    Path("one.jsonl").write_text(
-        '{"responses_create_params": {"input": "add 1"}, "initial_count": 0, "expected_count": 1}\n'
-    )
-    Path("quiet.py").write_text(
-        "from stateroom.model import Policy, function_call, message, outputs_of\n"
-        "class Quiet(Policy):\n"
-        "    def respond(self, conversation, tools):\n"
-        "        add = function_call('increment_counter', 'a', count=1)\n"
-        "        return [message('-') if outputs_of(conversation) else add]\n"
-    )
-    entries = {
-        "loose": {"environment": "counter", "input": "one.jsonl"},
-        "strict": {"environment": "counter", "input": "one.jsonl", "args": {"strict": True}},
-    }
-    write(
-        environments=entries,
-        runs={"both": {"environments": ["loose", "strict"], "model": "quiet.py:Quiet", "output": "o"}},
-    )
+    gold = [{"name": "increment_counter", "arguments": {"count": 1}}]  # and nobody reads the counter
+    task = {"responses_create_params": {"input": "add 1"}, "initial_count": 0, "expected_count": 1, "gold": gold}
+    Path("one.jsonl").write_text(json.dumps(task))
+    entries: dict[str, Any] = {name: {"environment": "counter", "input": "one.jsonl"} for name in ("loose", "strict")}
+    entries["strict"]["args"] = {"strict": True}
+    write(environments=entries, runs={"both": {"environments": [*entries], "model": "gold", "output": "o"}})
     assert stateroom("run", "--config", FILE).code == 0
     assert [rows(f"o/{name}.jsonl")[0]["reward"] for name in entries] == [1.0, 0.0]
 
@@ -113,9 +95,6 @@ def test_an_override_needs_a_file(refuses: Refuses) -> None:
     refuses("serve", "counter", "serve.port=2")
 
 
-# Mistakes.
-
-
 RUN = "runs:\n  a:\n    environments: [counter]\n"
 
 
@@ -135,19 +114,6 @@ RUN = "runs:\n  a:\n    environments: [counter]\n"
 def test_mistakes_are_told_with_file_line_and_key(refuses: Refuses, text: str) -> None:
     FILE.write_text(text)
     refuses("config", "show")
-
-
-# Show.
-
-
-def test_each_value_is_shown_with_its_origin(stateroom: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIMIT", "3")
-    FILE.write_text("runs:\n  a:\n    environments: [counter]\n    limit: ${env:LIMIT}\n    repeats: 2\n")
-    found = values(stateroom, "run.repeats=4")
-    assert found["runs.a.limit"] == (3, "stateroom.yaml:4, variable LIMIT")
-    assert found["runs.a.repeats"] == (4, "command line")
-    assert found["runs.a.concurrency"] == (8, "default")
-    assert found["runs.a.environments"] == (["counter"], "stateroom.yaml:3")
 
 
 def test_what_is_shown_is_yaml_that_says_the_same(stateroom: Command) -> None:
@@ -202,9 +168,6 @@ def test_a_text_from_a_variable_is_shown_with_its_name(stateroom: Command, monke
     assert found["runs.r.environments"][0] == ["a", "${env:WORD}:X"]
 
 
-# Schema.
-
-
 def test_the_schema_is_for_editors(stateroom: Command) -> None:
     schema = stateroom("config", "schema").json
     checker = jsonschema.Draft202012Validator(schema)
@@ -222,19 +185,8 @@ def test_the_schema_is_for_editors(stateroom: Command) -> None:
     assert "Episodes per task" in json.dumps(schema)
 
 
-# Import.
-
-
-def test_a_configuration_of_nemo_gym_becomes_a_file_that_runs(stateroom: Command) -> None:
-    Path("tasks.jsonl").write_text(stateroom("tasks", "counter", "--number", 2).out)
-    Path("gym.yaml").write_text(
-        "counter:\n  resources_servers:\n    example_session_state_mgmt: {entrypoint: app.py, domain: agent}\n"
-        "agent:\n  responses_api_agents:\n    simple_agent:\n"
-        "      resources_server: {type: resources_servers, name: counter}\n"
-        "      datasets: [{name: dev, type: validation, jsonl_fpath: tasks.jsonl}]\n"
-    )
+def test_an_imported_configuration_replaces_no_file_and_may_be_printed(stateroom: Command) -> None:
+    Path("gym.yaml").write_text("counter:\n  resources_servers:\n    counter: {entrypoint: app.py, domain: agent}\n")
     assert stateroom("config", "import", "gym.yaml", "--output", FILE).code == 0
-    done = stateroom("run", "--config", FILE, "validation", "--json")
-    assert done.json["metrics"]["mean/reward"] == 1.0
     assert stateroom("config", "import", "gym.yaml", "--output", FILE).code == 2
     assert yaml.safe_load(stateroom("config", "import", "gym.yaml").out) == yaml.safe_load(FILE.read_text())

@@ -1,6 +1,5 @@
 """`stateroom data`: files of rows checked, measured, split and rendered."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,8 @@ def tasks(stateroom: Command) -> None:
     Path("tasks.jsonl").write_text(stateroom("tasks", "counter", "--number", 20).out)
 
 
-def test_a_file_without_problems_passes(stateroom: Command) -> None:
-    assert stateroom("data", "check", "counter", "tasks.jsonl") == (0, "20 rows, 0 problems\n", "")
-
-
 def test_problems_are_counted_and_some_are_shown(stateroom: Command) -> None:
+    assert stateroom("data", "check", "counter", "tasks.jsonl") == (0, "20 rows, 0 problems\n", "")
     with Path("tasks.jsonl").open("a") as file:
         file.write('{"initial_count": "many"}\n' * 3)
     told = stateroom("data", "check", "counter", "tasks.jsonl", "--show", 1)
@@ -36,16 +32,6 @@ def test_a_row_without_a_prompt_is_a_warning(stateroom: Command) -> None:
     Path("bare.jsonl").write_text('{"initial_count": 1, "expected_count": 2}\n')
     told = stateroom("data", "check", "counter", "bare.jsonl")
     assert (told.code, "1 row has no prompt" in told.err) == (0, True)
-
-
-def test_statistics_fit_a_terminal(stateroom: Command) -> None:
-    told = stateroom("data", "stats", "tasks.jsonl")
-    assert told.out.startswith("20 rows\n")
-    assert "initial_count" in told.out
-    assert all(len(line) <= 80 for line in told.out.splitlines())
-    found = stateroom("data", "stats", "tasks.jsonl", "--json").json
-    assert found["rows"] == found["fields"]["initial_count"]["rows"] == 20
-    assert found["prompts"].keys() == {"characters"}
 
 
 def test_tokens_are_counted_by_a_tokenizer(stateroom: Command) -> None:
@@ -71,20 +57,6 @@ def test_the_parts_of_a_split_are_the_lines_of_the_file(stateroom: Command) -> N
 def test_parts_that_make_no_split_are_refused(stateroom: Command, parts: list[str]) -> None:
     assert stateroom("data", "split", "tasks.jsonl", *parts).code == 2
     assert [*Path().glob("tasks_*")] == []
-
-
-def test_raw_data_becomes_tasks_that_can_be_checked(stateroom: Command) -> None:
-    Path("raw.csv").write_text("start,add\n3,2\n1,4\n")
-    Path("prompt.jinja").write_text("Add {{ add }} to the counter.\n")
-    fields = ["--field", "initial_count=start | int", "--field", "expected_count=start | int + add | int"]
-    done = stateroom("data", "render", "raw.csv", "--prompt", "prompt.jinja", *fields, "--output", "made.jsonl")
-    assert done.out == "2 tasks in made.jsonl\n"
-    assert json.loads(Path("made.jsonl").read_text().splitlines()[1]) == {
-        "initial_count": 1,
-        "expected_count": 5,
-        "responses_create_params": {"input": "Add 4 to the counter."},
-    }
-    assert stateroom("data", "check", "counter", "made.jsonl").code == 0
 
 
 def test_if_a_row_cannot_be_rendered_nothing_is_written(stateroom: Command) -> None:

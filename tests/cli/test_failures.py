@@ -110,6 +110,7 @@ def airline(tmp_path: Path) -> dict[str, str]:
     return {line.partition("# in ")[2]: f"airline.py:{number}" for number, line in marked}
 
 
+TOLD_OF_TOOLS = ("wait did not finish within 0.05 s", "oversell failed: ")
 RUN = ("run", "airline.py:AirlineEnvironment", "--input", "tasks.jsonl")
 
 
@@ -122,12 +123,8 @@ def test_tool_failures_are_told_counted_and_written(stateroom: Any, airline: dic
     counts = {"cancel": 2, "wait": 2, "oversell": 2, "book": 2}
     assert json.loads(Path("x_aggregate_metrics.json").read_text())[0]["tool_failures"] == counts
     wrong = rows("x_tool_failures.jsonl")[:4]
-    assert [(row["tool"], row["code"]) for row in wrong] == [
-        ("cancel", "tool_failed"),
-        ("wait", "timeout"),
-        ("oversell", "tool_failed"),
-        ("book", "invalid_arguments"),
-    ]
+    codes = {"cancel": "tool_failed", "wait": "timeout", "oversell": "tool_failed", "book": "invalid_arguments"}
+    assert {row["tool"]: row["code"] for row in wrong} == codes
     cancel, wait, oversell, book = (row["cause"] for row in wrong)
     assert cancel["place"] == f"{airline['cancel']} in cancel"
     assert "return json.loads(seat)" in cancel["traceback"]
@@ -175,16 +172,7 @@ def test_an_episode_that_fails_tells_where(stateroom: Any, airline: dict[str, st
     ("options", "shown", "hidden"),
     [
         ([], ["WARNING airline: cancelling {"], ["INFO", "stateroom.", "Traceback"]),  # nothing of the framework
-        (
-            ["-v"],
-            [
-                "INFO airline: state: ",
-                "return json.loads(seat)",
-                "wait did not finish within 0.05 s",
-                "oversell failed: ",
-            ],
-            [],
-        ),
+        (["-v"], ["INFO airline: state: ", "return json.loads(seat)", *TOLD_OF_TOOLS], []),
         (["--log-level", "ERROR"], [], ["WARNING"]),
         (["--log-level", "warning"], ["WARNING stateroom.session.invocation: cancel raised"], ["INFO"]),
     ],

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command, Refuses
-from tests.messages import says
 from tests.processes import QUICK_PYTEST
 
 ROOT = Path(__file__).parents[2]
@@ -27,14 +26,9 @@ def lines_of_code(source: str) -> int:
     """How many lines of a module are neither empty, nor comments, nor docstrings."""
     said: set[int] = set()
     for node in ast.walk(ast.parse(source)):
-        body = getattr(node, "body", None)
-        if (
-            isinstance(body, list)
-            and body
-            and isinstance(body[0], ast.Expr)
-            and isinstance(body[0].value, ast.Constant)
-        ):
-            said.update(range(body[0].lineno, (body[0].end_lineno or 0) + 1))
+        match getattr(node, "body", None):
+            case [ast.Expr(ast.Constant()) as docstring, *_]:
+                said.update(range(docstring.lineno, (docstring.end_lineno or 0) + 1))
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     used = {line for token in tokens if token.type not in BESIDE for line in range(token.start[0], token.end[0] + 1)}
     return len(used - said)
@@ -54,15 +48,6 @@ def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 def shop(stateroom: Command, tmp_path: Path) -> Path:
     assert stateroom("init", "my-shop").code == 0
     return tmp_path / "my-shop"
-
-
-def test_it_makes_a_folder_and_says_what_to_do_next(stateroom: Command, tmp_path: Path) -> None:
-    done = stateroom("init", "my-shop")
-    assert (done.code, done.err) == (0, "")
-    files = {path.name for path in (tmp_path / "my-shop").iterdir()}
-    assert files == {"my_shop.py", "my_shop_policies.py", "tasks.jsonl", "test_my_shop.py", "README.md"}
-    assert all(name in done.out for name in files)
-    says(done.out)
 
 
 @pytest.mark.parametrize(
@@ -96,21 +81,20 @@ def test_a_folder_that_is_there_is_left_as_it_is(refuses: Refuses, tmp_path: Pat
 READS = 'assert episode.response["output"][-1]["role"] == "assistant"\n        return float(state.items'
 
 
-@pytest.mark.parametrize("verifier", ["return float(state.items", READS], ids=["as it is", "reads the response"])
-def test_its_tests_pass_at_once(shop: Path, verifier: str) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("return float(state.items", READS, "4 passed"),
+        ("state.items[item] -= count", "pass", "3 failed, 1 passed"),
+    ],
+    ids=["reads the response", "does nothing"],
+)
+def test_its_tests_pass_for_another_verifier_and_can_fail(shop: Path, old: str, new: str, told: str) -> None:
     code = shop / "my_shop.py"
-    code.write_text(code.read_text().replace("return float(state.items", verifier))
+    code.write_text(code.read_text().replace(old, new))
     done = run(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", cwd=shop)
-    assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout
-
-
-def test_its_tests_can_fail(shop: Path) -> None:
-    path = shop / "my_shop.py"
-    path.write_text(path.read_text().replace("state.items[item] -= count", "pass"))
-    done = run(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", cwd=shop)
-    assert done.returncode == 1
-    assert "3 failed, 1 passed" in done.stdout
+    assert done.returncode == int("failed" in told), done.stdout
+    assert told in done.stdout
 
 
 def test_check_and_run_take_it_by_its_path(stateroom: Command, shop: Path) -> None:
@@ -127,16 +111,8 @@ def test_its_code_is_well_formed(shop: Path) -> None:
     for length in (88, 120):
         done = run(ruff, "format", "--isolated", "--check", "--no-cache", f"--line-length={length}", ".", cwd=shop)
         assert done.returncode == 0, done.stdout
-    done = run(
-        ruff,
-        "check",
-        "--isolated",
-        "--no-cache",
-        "--select=E,F,W,I,UP,B,SIM,PT,RUF,D2,D3",
-        "--ignore=RUF012,D203,D213,D212",
-        ".",
-        cwd=shop,
-    )
+    rules = ("--select=E,F,W,I,UP,B,SIM,PT,RUF,D2,D3", "--ignore=RUF012,D203,D213,D212")
+    done = run(ruff, "check", "--isolated", "--no-cache", *rules, ".", cwd=shop)
     assert done.returncode == 0, done.stdout
 
 

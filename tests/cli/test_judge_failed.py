@@ -1,6 +1,5 @@
 """`stateroom reverify --judge-failed-only`, and the example that it is for."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +28,9 @@ def judge(stateroom: Any, *more: Any) -> Any:
     return stateroom("reverify", "letters.jsonl", "--env", ENVIRONMENT, "--judge-failed-only", *more)
 
 
-def test_what_waited_for_a_judge_is_judged(stateroom: Any, letters: Path) -> None:
-    assert [row["_ng_failure_class"] for row in rows("letters_failures.jsonl")] == ["judge"] * 4
-    outcome = judge(stateroom)
-    assert outcome.code == 0
-    assert "4 episodes of letter scored" in outcome.out
-    assert "the mean reward of all episodes is 1 now" in outcome.out
-    assert not Path("letters_failures.jsonl").exists()
-    assert [row["reward"] for row in rows("letters.jsonl")] == [1.0] * 8
-    [metrics] = json.loads(Path("letters_aggregate_metrics.json").read_text())
-    assert metrics["agent_metrics"]["mean/judge_failed_votes"] == 0
-    assert len(metrics["group_level_metrics"]) == 8
-    again = judge(stateroom)  # there is nothing left to do
-    assert (again.code, "0 episodes of letter scored" in again.out) == (0, True)
-
-
-def test_it_fails_while_the_judge_does(stateroom: Any, letters: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_fails_while_the_judge_does_and_then_scores_the_rest(
+    stateroom: Any, letters: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JUDGE", "mumbling")
     before = Path("letters_failures.jsonl").read_bytes()
     outcome = judge(stateroom)
@@ -57,6 +43,8 @@ def test_it_fails_while_the_judge_does(stateroom: Any, letters: Path, monkeypatc
     assert (found["episodes"], found["refused"], found["reasons"], found["rewards"]["new"]) == (4, 0, {}, 4)
     assert found["metrics"]["mean/reward"] == 1.0
     assert sorted(found["files"]) == ["inputs", "metrics", "rollouts", "run", "sessions"]
+    again = judge(stateroom)  # there is nothing left to do
+    assert (again.code, "0 episodes of letter scored" in again.out) == (0, True)
 
 
 def test_mistakes_are_messages(refuses: Refuses, letters: Path) -> None:

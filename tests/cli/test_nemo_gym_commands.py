@@ -85,9 +85,6 @@ def test_compare(folder: Path) -> None:
     assert (found["baseline_task_count"], found["baseline_repeat_count"]) == (4, 2)
 
 
-# With servers.
-
-
 @contextmanager
 def server(folder: Path, environment: str) -> Iterator[tuple[Path, dict[str, str]]]:
     """A config with which Gym starts `stateroom serve`, and finds the environment's agent there; variables for Ray."""

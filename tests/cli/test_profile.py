@@ -24,18 +24,6 @@ def noisy(stateroom: Command) -> list[dict[str, Any]]:
     return rows("noisy.jsonl")
 
 
-def test_a_task_is_as_difficult_as_its_episodes_tell(stateroom: Command, noisy: list[dict[str, Any]]) -> None:
-    rewards = {task: [row["reward"] for row in noisy if row["_ng_task_index"] == task] for task in range(8)}
-    found = tasks_of(stateroom, "noisy")
-    assert {task: each["solved"] for (_, task), each in found.items()} == {
-        task: sum(given) / 4 for task, given in rewards.items()
-    }
-    assert {task for (_, task), each in found.items() if each["signal"]} == {
-        task for task, given in rewards.items() if 0 < sum(given) < 4
-    }
-    assert {each["solved"] for each in found.values()} >= {0.0, 1.0}
-
-
 def test_a_partial_reward_carries_signal_only_if_it_varies(stateroom: Command, noisy: list[dict[str, Any]]) -> None:
     for row in noisy:
         row["reward"] = 0.5 if row["_ng_task_index"] else 0.1 * row["_ng_rollout_index"]
@@ -53,24 +41,8 @@ def test_the_episodes_of_several_runs_are_put_together_by_the_content_of_their_t
         stateroom("run", "counter", "--input", f"{name}.jsonl", "--repeats", 2, "--output", f"out/{name}.jsonl")
     stateroom("run", "weather", "--limit", 1, "--output", "out/w.jsonl")
     found = tasks_of(stateroom, "out")
-    assert {name: each["episodes"] for name, each in found.items()} == {
-        ("counter", 0): 2,
-        ("counter", 1): 4,
-        ("counter", 2): 4,
-        ("weather", 0): 1,
-    }
-
-
-def test_the_tasks_with_signal_are_a_task_file(stateroom: Command, noisy: list[dict[str, Any]]) -> None:
-    wanted = {each["id"] for each in noisy} - {
-        row["id"]
-        for row in noisy
-        if len({each["reward"] for each in noisy if each["_ng_task_index"] == row["_ng_task_index"]}) == 1
-    }
-    assert stateroom("profile", "noisy", "--output", "train.jsonl").code == 0
-    assert {json.loads(line)["id"] for line in Path("train.jsonl").read_text().splitlines()} == wanted
-    ran = stateroom("run", "extraction", "--input", "train.jsonl", "--output", "again.jsonl", "--json")
-    assert ran.json["metrics"]["mean/reward"] == 1.0
+    episodes = {name: each["episodes"] for name, each in found.items()}
+    assert episodes == {("counter", 0): 2, ("counter", 1): 4, ("counter", 2): 4, ("weather", 0): 1}
 
 
 def test_a_task_file_is_of_one_environment(stateroom: Command, refuses: Refuses) -> None:

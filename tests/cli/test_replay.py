@@ -1,6 +1,5 @@
 """`stateroom replay`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -34,33 +33,12 @@ def rollouts(stateroom: Any, tmp_path: Path) -> Path:
     return tmp_path / "out.jsonl"
 
 
-def test_rollouts_replay(stateroom: Any, rollouts: Path) -> None:
-    outcome = stateroom("replay", rollouts, "--env", "counter")
-    assert outcome.code == 0
-    assert "8 episodes of counter replayed: all as on record" in outcome.out
-    outcome = stateroom("replay", rollouts, "--env", "counter", "--reads", "check", "--json")
-    found = outcome.json
-    assert (found["replayed"], found["reads"], found["left_out"], found["differences"]) == (8, 8, 0, 0)
-    assert found["calls"] == sum(each["calls"] for each in found["episodes"]) > 8
-
-
-def test_the_first_difference_is_shown(stateroom: Any, rollouts: Path) -> None:
-    outcome = stateroom("replay", rollouts, "--env", "own.py:Odd")
-    assert outcome.code == 1
-    assert "1 differs" in outcome.out
-    assert "increment_counter(" in outcome.out
-    assert "state, recorded → now:\n    value: " in outcome.out
-    assert "recorded: " not in outcome.out  # the output is the same
-    assert "The replay stopped there" in outcome.out
-
-
-def test_lenient_counts_differences(stateroom: Any, rollouts: Path) -> None:
-    outcome = stateroom("replay", rollouts, "-e", "own.py:Odd", "--lenient", "--reads", "check", "--json")
-    assert outcome.code == 1
-    found = outcome.json
-    assert len(found["episodes"]) == 8
-    assert found["differences"] > found["differing"] > 1
-    outcome = stateroom("replay", rollouts, "-e", "own.py:Odd", "--lenient", "--reads", "check")
+def test_with_lenient_all_differences_are_counted(stateroom: Any, rollouts: Path) -> None:
+    lenient = ("replay", rollouts, "-e", "own.py:Odd", "--lenient", "--reads", "check")
+    outcome = stateroom(*lenient, "--json")
+    assert (outcome.code, len(outcome.json["episodes"])) == (1, 8)
+    assert outcome.json["differences"] > outcome.json["differing"] > 1
+    outcome = stateroom(*lenient)
     assert "recorded: {" in outcome.out
     assert "--json lists them all" in outcome.out
 
@@ -71,14 +49,6 @@ def test_rollouts_replay_without_a_store(stateroom: Any, rollouts: Path) -> None
     found = stateroom("replay", rollouts, "-e", "own.py:Odd", "--json").json
     assert (found["differing"], found["left_out"]) == (0, 8)  # only a read would tell
     assert stateroom("replay", rollouts, "-e", "own.py:Odd", "--reads", "check").code == 1
-
-
-def test_a_session_replays(stateroom: Any, rollouts: Path) -> None:
-    sessions = [json.loads(line)["_stateroom_session"] for line in rollouts.read_text().splitlines()]
-    store = ("--store", "sqlite:///out_sessions.db")
-    assert "1 episode of counter replayed: all as" in stateroom("replay", sessions[0], "-e", "counter", *store).out
-    codes = [stateroom("replay", session, "-e", "own.py:Odd", *store).code for session in sessions]
-    assert 1 in codes
 
 
 def test_what_is_refused_is_told(stateroom: Any, rollouts: Path) -> None:

@@ -41,21 +41,11 @@ def test_rewards_change_with_the_verifier(stateroom: Any, rollouts: Path) -> Non
     new = rows(rollouts.parent / "new.jsonl")
     wrong = before.count(0.0)
     assert (found["episodes"], found["refused"], found["resumed"]) == (32, 0, 0)
-    assert found["rewards"] == {
-        "up": wrong,
-        "down": 0,
-        "same": 32 - wrong,
-        "new": 0,
-        "before": sum(before) / 32,
-        "after": sum(row["reward"] for row in new) / 32,
-    }
+    means = {"before": sum(before) / 32, "after": sum(row["reward"] for row in new) / 32}
+    assert found["rewards"] == {"up": wrong, "down": 0, "same": 32 - wrong, "new": 0, **means}
     assert found["metrics"]["mean/reward_components/close"] == found["rewards"]["after"]
-    assert {**found["files"]} == {
-        "rollouts": "new.jsonl",
-        "metrics": "new_aggregate_metrics.json",
-        "run": "new_run.json",
-    }
-    assert json.loads(Path("new_aggregate_metrics.json").read_text())[0]["agent_metrics"] == found["metrics"]
+    assert found["files"].keys() == {"rollouts", "metrics", "run"}
+    assert json.loads(Path(found["files"]["metrics"]).read_text())[0]["agent_metrics"] == found["metrics"]
 
 
 def test_the_arguments_of_a_run_are_those_of_its_rescoring(stateroom: Any, tmp_path: Path) -> None:
@@ -97,12 +87,6 @@ def test_what_is_refused_is_told_and_counted(stateroom: Any, rollouts: Path) -> 
     assert outcome.code == 0
     says(outcome.out)
     assert len(rows(Path("new_failures.jsonl"))) == 2
-
-
-def test_it_fails_if_all_is_refused(stateroom: Any, rollouts: Path) -> None:
-    outcome = stateroom("reverify", rollouts, "-e", "extraction", "-o", "new.jsonl")
-    assert outcome.code == 1
-    says(outcome.out)
 
 
 def test_mistakes_are_messages(refuses: Refuses, rollouts: Path) -> None:

@@ -45,17 +45,6 @@ def test_json_is_one_object_and_nothing_else(stateroom: Any, tmp_path: Path) -> 
     assert "32/32" in done.err
 
 
-def test_tables_for_people(stateroom: Any) -> None:
-    done = stateroom("run", "extraction", "--limit", 2, "--repeats", 2)
-    assert done.code == 0
-    assert "4 episodes of extraction, by reference" in done.out
-    assert "order_instruction_following_failure" in done.out
-    assert "pass@1 = 1 ± 0   pass@2 = 1 ± 0" in done.out
-    assert all(len(line) <= 80 for line in done.out.splitlines())
-    (rollouts,) = [line.split(": ")[1] for line in done.out.splitlines() if "rollouts:" in line]
-    assert len(rows(rollouts)) == 4
-
-
 def test_runs_in_the_same_second_do_not_get_in_each_others_way(stateroom: Any) -> None:
     made = [stateroom("run", "weather", "--limit", 1, "--json").json["files"] for _ in range(3)]
     assert len({files["rollouts"] for files in made}) == 3
@@ -89,15 +78,6 @@ def test_without_a_model_the_gold_actions_play_where_there_is_no_reference(
     refuses("run", f"{own}:PileEnvironment", "--input", "bare.jsonl")
     tree = stateroom("branch", *run[1:4], "--model", "gold", "--n", 2, "--json")
     assert tree.json["metrics"]["mean/reward"] == 1
-
-
-def test_when_all_fail_the_first_reason_is_told(stateroom: Any, own: Path) -> None:
-    [line] = [number for number, text in enumerate(OWN.splitlines(), 1) if "my [bold] mistake" in text]
-    done = stateroom("run", "counter", "--model", "own.py:Raises", "--output", "x.jsonl")
-    assert done.code == 1
-    assert f"own.py:{line} in respond: ModelFailed: Raises raised RuntimeError: my [bold]" in done.out
-    assert len(rows("x_failures.jsonl")) == 8
-    assert Path("x.jsonl").read_text() == ""
 
 
 def test_a_task_without_a_prompt_is_a_warning(stateroom: Any, own: Path) -> None:
@@ -275,10 +255,3 @@ def test_without_arguments_the_commands_are_listed(stateroom: Any) -> None:
     done = stateroom()
     for command in ("demo", "run", "environments", "tasks", "sessions"):
         assert command in done.out + done.err
-
-
-def test_tasks_are_read_from_a_table_too(stateroom: Command) -> None:
-    task = '"{""input"": ""Add 2.""}",3'
-    Path("tasks.csv").write_text(f"responses_create_params,initial_count,expected_count\n{task},5\n{task},6\n")
-    assert stateroom("run", "counter", "--input", "tasks.csv", "--output", "r.jsonl").code == 0
-    assert {row["expected_count"]: row["reward"] for row in rows("r.jsonl")} == {"5": 1.0, "6": 0.0}

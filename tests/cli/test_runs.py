@@ -132,27 +132,11 @@ def test_rows_have_times_and_costs(stateroom: Command, refuses: Refuses, tmp_pat
 # Show.
 
 
-def test_an_episode_reads_well(stateroom: Command, collect: Any) -> None:
+def test_what_is_long_is_cut_short(stateroom: Command, collect: Any) -> None:
     collect("a")
-    done = stateroom("show", "out/a.jsonl", "--task", 0)
-    assert (done.code, done.err) == (0, "")
-    lines = done.out.splitlines()
+    lines = stateroom("show", "out/a.jsonl", "--task", 0).out.splitlines()
     assert all(len(line) <= 80 for line in lines)
-    assert lines[:9] == [
-        "task 0, rollout 0: reward 1",
-        "     user  2",
-        '    calls  put(colour="red")',
-        '   result  {"height":1}',
-        '           stones: "red" added at its end',
-        "    calls  look()",
-        '   result  ["red"]',
-        '    calls  put(colour="red")',
-        '   result  {"height":2}',
-    ]
     assert "           and more; --json has all" in lines
-    verdict = lines.index("  verdict  reward 1: 2 of 2 stones")
-    assert lines[verdict + 1] == "           height 1, style 0.25"
-    assert lines[verdict + 2].startswith("           session ")
 
 
 def test_the_lowest_and_the_failed_are_chosen(stateroom: Command, refuses: Refuses, collect: Any) -> None:
@@ -213,11 +197,6 @@ def test_forks_are_shown_with_what_they_share(stateroom: Command, pile: Any, opt
     assert done.out.count("added at its end") == 2
 
 
-def test_a_users_reply_may_change_the_state_too(stateroom: Command) -> None:
-    stateroom("run", "refund", "-o", "x.jsonl", "--limit", 1)
-    assert "           wish: 0 → 1" in stateroom("show", "x").out.splitlines()
-
-
 def test_a_stateless_run_has_nothing_more_to_show(stateroom: Command) -> None:
     stateroom("run", "weather", "-o", "x.jsonl", "--limit", 1)
     done = stateroom("show", "x")
@@ -241,12 +220,6 @@ def test_runs_are_listed_the_newest_first(stateroom: Command, collect: Any) -> N
     collect("b", "Lazy")
     path = Path("out/a_run.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), "started": "2020-01-01T00:00:00+00:00"}))
-    done = stateroom("runs", "out")
-    assert all(len(line) <= 80 for line in done.out.splitlines())
-    lines = [line.split() for line in done.out.splitlines()]
-    assert [line[0] for line in lines[2::2]] == ["b", "a"]
-    assert lines[4][1:7] == ["4/6", "2", "0.75", "±", "0.25", "0.5"]
-    assert lines[5] == ["pile,", "by", "pile.py:Puts"]
     newest, oldest = stateroom("runs", "out", "--json").json
     assert (newest["name"], newest["model"], newest["environment"]) == ("b", "pile.py:Lazy", "pile")
     assert (oldest["done"], oldest["episodes"], oldest["failed"], oldest["finished"]) == (4, 6, 2, True)
@@ -270,12 +243,6 @@ def test_a_run_is_listed_whatever_its_files_ending(stateroom: Command) -> None:
     assert {run["name"] for run in stateroom("runs", "out", "--json").json} == {"x", "y", "z"}
 
 
-def test_of_trees_the_answers_count(stateroom: Command, pile: tuple[str, ...]) -> None:
-    stateroom("branch", *pile, "-o", "trees/x.jsonl")
-    [found] = stateroom("runs", "trees", "--json").json
-    assert (found["done"], found["episodes"], found["failed"]) == (2, 3, 4)
-
-
 def test_where_there_are_no_runs_that_is_told(stateroom: Command, refuses: Refuses, tmp_path: Path) -> None:
     refuses("runs")
     (tmp_path / "empty").mkdir()
@@ -288,14 +255,7 @@ def test_where_there_are_no_runs_that_is_told(stateroom: Command, refuses: Refus
 def test_two_runs_are_compared(stateroom: Command, collect: Any) -> None:
     collect("a")
     collect("b", "Lazy")
-    done = stateroom("compare", "out/a", "out/b")
-    assert (done.code, done.err) == (0, "")
-    assert all(len(line) <= 80 for line in done.out.splitlines())
-    assert "2 tasks: B won 0, lost 1, tied 1" in done.out
-    assert "mean reward: A 0.75, B 0.5, difference -0.250 (95% from -0.500 to +0.000)" in done.out
-    assert 'A calls: put(colour="red")' in done.out
-    assert "B assistant: One will do." in done.out
-    assert "$ stateroom show out/a --task 0 --rollout 0" in done.out
+    assert "$ stateroom show out/a --task 0 --rollout 0" in stateroom("compare", "out/a", "out/b").out
     found = stateroom("compare", "out/b", "out/a", "--json").json
     assert (found["won"], found["lost"], found["tied"], found["difference"]) == (1, 0, 1, 0.25)
     worst, best = found["tasks"]
@@ -345,19 +305,14 @@ def test_a_run_is_compared_with_its_rescored_one(stateroom: Command, collect: An
 # The gold actions of a task.
 
 
-GOLD = '{"responses_create_params": {"input": "2"}, "gold": [{"name": "put", "arguments": {"colour": "blue"}}, %s]}\n'
-
-
 def test_gold_actions_may_speak_to_the_user(stateroom: Command) -> None:
     found = stateroom("run", "office", "-m", "gold", "--store", "memory://", "--limit", 24, "--json").json
     assert (found["failed"], found["metrics"]["mean/reward"]) == (0, 1.0)
 
 
 def test_a_check_plays_gold_actions_without_a_reference_policy(stateroom: Command, pile: Any) -> None:
-    Path("gold.jsonl").write_text(GOLD % '{"name": "put", "arguments": {"colour": "red"}}')
-    done = stateroom("check", "pile.py:PileEnvironment", "--input", "gold.jsonl")
-    assert "the gold actions get the full reward for each of 1 task" in " ".join(done.out.split())
-    Path("gold.jsonl").write_text(GOLD % '{"name": "look"}')
+    gold = [{"name": "put", "arguments": {"colour": "blue"}}, {"name": "look"}]
+    Path("gold.jsonl").write_text(json.dumps({"responses_create_params": {"input": "2"}, "gold": gold}))
     done = stateroom("check", "pile.py:PileEnvironment", "--input", "gold.jsonl")
     assert done.code == 1
     assert "it called put, look, and got 0.5: 1 of 2 stones" in " ".join(done.out.split())

@@ -24,13 +24,8 @@ def _secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [
         "serve",
         "serve nothing",
-        "serve no.such:Thing",
-        "serve no_such.py:Thing",
         "serve counter counter",
-        "serve counter --store rooms.db",
-        "serve counter --store tape:///x",
         "serve counter --store sqlite:///no/such/rooms.db",
-        "serve counter --store sqlite:///rooms.db?speed=2",
         "serve counter --store memory://me:hush@x?speed=2",
         "serve counter --store memory://?keys=env:NO_KEYS",
         "serve counter --store memory://?max_sessions=x",

@@ -87,12 +87,8 @@ def test_check_changes_nothing(stateroom: Any, ids: list[str]) -> None:
 
 def test_stats(stateroom: Any, ids: list[str]) -> None:
     shown = stateroom("store", "stats", "--store", STORE, "--limit", 2).out
-    assert re.search(r"^entries +\d+ +[\d.]+ kB$", shown, re.MULTILINE)
-    assert re.search(r"^blobs +2 +260 kB$", shown, re.MULTILINE)
-    assert re.search(r"^notes +3 +1 +0$", shown, re.MULTILINE)
     assert re.search(rf"^{ids[1]} +notes +\d+ +1[45]\d kB$", shown, re.MULTILINE)
     assert shown.count("notes ") == 3
-    assert all(len(line) <= 80 for line in shown.splitlines())
     found = as_json(stateroom, "stats", "--store", STORE)
     assert found["sessions"] == {"notes": {"live": 3, "closed": 1, "expired": 0}}
     assert found["sizes"]["sessions"]["rows"] == 4
@@ -114,17 +110,8 @@ def test_prune(stateroom: Any, ids: list[str]) -> None:
     planned = stateroom("store", *given, "--dry-run").out
     assert re.search(rf"^{ids[0]} +notes +before revision 15 of 31 +14$", planned, re.MULTILINE)
     assert planned.endswith("14 entries of 1 session would go; nothing was changed\n")
-    assert as_json(stateroom, *given, "--dry-run")["cuts"] == [
-        {
-            "session": ids[0],
-            "environment": "notes",
-            "removed": False,
-            "before": 15,
-            "revision": 31,
-            "entries": 14,
-            "in_use": False,
-        }
-    ]
+    cut = {"session": ids[0], "environment": "notes", "removed": False, "in_use": False}
+    assert as_json(stateroom, *given, "--dry-run")["cuts"] == [cut | {"before": 15, "revision": 31, "entries": 14}]
     done = stateroom("store", *given).out
     assert done == planned.replace("would go ", "has gone ").replace("would go; nothing was changed", "removed")
     assert stateroom("store", *given).out == "0 entries of 0 sessions removed\n"
@@ -174,22 +161,6 @@ def test_vacuum(stateroom: Any, ids: list[str]) -> None:
     assert re.search(r"^blobs +1 +260 kB +120 kB$", shown, re.MULTILINE)
     found = as_json(stateroom, "vacuum", "--store", STORE)
     assert found["before"]["blobs"] == found["after"]["blobs"] == {"rows": 1, "bytes": 120_000}
-
-
-def test_copy(stateroom: Any, ids: list[str]) -> None:
-    to = ("--to", "sqlite:///copy.db?compress=zstd")
-    copied = stateroom("store", "copy", "--store", STORE, *to)
-    assert copied.code == 0
-    assert re.fullmatch(r"4 sessions copied and compared: \d+ entries, [\d.]+ kB\n", copied.out)
-    for session in ids:
-        assert state(stateroom, session) == state(stateroom, session, to[1])
-    again = as_json(stateroom, "copy", "--store", STORE, *to)
-    assert (again["sessions"], again["failed"]) == (4, [])
-    assert again["entries"] == as_json(stateroom, "stats", "--store", to[1])["sizes"]["entries"]["rows"]
-    assert stateroom("store", "check", "--store", to[1]).out == "4 sessions checked: all is well\n"
-    back = as_json(stateroom, "copy", "--store", to[1], "--to", "sqlite:///back.db")
-    assert back == again
-    assert state(stateroom, ids[3], "sqlite:///back.db") == state(stateroom, ids[3])
 
 
 def test_copy_a_part(stateroom: Any, ids: list[str]) -> None:

@@ -167,14 +167,3 @@ def test_json_is_exact(stateroom: Command, tmp_path: Path) -> None:
     assert episode["items"][0]["content"] == ATTACK
     assert episode["reason"] == ATTACK
     assert visible(shown) == shown
-
-
-def test_a_reason_of_several_lines_stays_one_entry(stateroom: Command, tmp_path: Path) -> None:
-    (tmp_path / "wall.py").write_text(HOSTILE.replace("reason=ATTACK", "reason='one\\ntwo\\n\\n   9  close'"))
-    (tmp_path / "tasks.jsonl").write_text("{}\n")
-    stateroom(*shlex.split(COMMANDS["run"]))
-    [row] = map(json.loads, Path("out/a.jsonl").read_text().splitlines())
-    log = stateroom("sessions", "log", row["_stateroom_session"], *shlex.split(STORE)).out
-    assert "reward 0.5: one\n                   two\n\n                      9  close\n" in log
-    shown = stateroom("show", "out/a.jsonl").out
-    assert "  verdict  reward 0.5: one\n             two\n\n                9  close\n" in shown

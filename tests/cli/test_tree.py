@@ -46,9 +46,6 @@ def grown(stateroom: Any, *options: Any) -> dict[str, Any]:
     return found
 
 
-# Growing.
-
-
 @pytest.mark.parametrize(
     ("options", "branches"),
     [
@@ -65,22 +62,6 @@ def test_a_rule_and_its_settings(stateroom: Any, options: list[Any], branches: i
     assert set(found["files"]) == {"rollouts", "inputs", "metrics", "run", "sessions", "tree"}
     assert found["metrics"]["mean/tree_branches"] == branches
     assert {line["_ng_task_index"] for line in rows("x_tree.jsonl")} == {0, 1}
-
-
-def test_tables_for_people(stateroom: Any) -> None:
-    done = stateroom("branch", "extraction", "--model", "noisy", "--limit", 3)
-    assert done.code == 0
-    assert "3 tasks of extraction, by noisy, best-of" in done.out
-    assert [line.split()[0].strip("─") for line in done.out.splitlines()[1:8] if line.strip()] == [
-        "task",
-        "",
-        *"012",
-        "all",
-    ]
-    assert "$ stateroom tree rollouts/extraction-" in done.out
-    assert all(len(line) <= 80 for line in done.out.splitlines()[:8])
-    assert "12 branches" in done.err
-    assert "3/3" in done.err
 
 
 def test_a_rule_of_ones_own(stateroom: Any, tmp_path: Path) -> None:
@@ -143,30 +124,6 @@ def test_failed_branches_are_counted_wherever_the_run_is_seen(stateroom: Any, tm
     assert "x_failures.jsonl" in exported.err
 
 
-# Looking.
-
-
-def test_a_tree_shows_calls_branches_and_rewards(stateroom: Any) -> None:
-    grown(stateroom, "--limit", 1, "--n", 4, "--at", 2)
-    done = stateroom("tree", "x_tree.jsonl")
-    assert done.code == 0
-    shown = done.out.splitlines()
-    nodes = rows("x_tree.jsonl")
-    assert shown[0] == f"task 0 {len(nodes)} nodes, 4 ends"
-    assert shown[1].startswith("└── 0.1 get_synonym_value(synonym=")
-    assert shown[2].startswith("    +1 value 0.75 of 4  get_synonym_value(synonym=")
-    assert [line[4:16] for line in shown if "── 0.1+1." in line] == [
-        "├── 0.1+1.1 ",
-        "├── 0.1+1.2 ",
-        "├── 0.1+1.3 ",
-        "└── 0.1+1.4 ",
-    ]
-    assert sum("reward " in line for line in shown) == 4
-    assert sum("reward 1, the answer" in line for line in shown) == 1
-    assert len(shown) == len(nodes)
-    assert all(len(line) <= 80 for line in shown)
-
-
 def test_what_is_too_much_is_counted(stateroom: Any) -> None:
     grown(stateroom, "--limit", 3, "--n", 20)
     done = stateroom("tree", "x_tree.jsonl", "--limit", 1, "--children", 2, "--steps", 2)
@@ -208,6 +165,3 @@ def test_json_is_all_of_it(stateroom: Any) -> None:
 def test_a_tree_that_is_not_there(stateroom: Any, refuses: Refuses, arguments: list[str]) -> None:
     grown(stateroom, "--limit", 1)
     refuses("tree", *arguments)
-
-
-# Groups.

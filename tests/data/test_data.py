@@ -49,9 +49,6 @@ def rows_of(*rows: Any) -> Iterator[SourceRow]:
     return (SourceRow(f"row {number}", row) for number, row in enumerate(rows, 1))
 
 
-# Sources.
-
-
 @pytest.mark.parametrize("name", ["tasks.jsonl", "tasks.csv", "tasks.parquet", "tasks"])
 def test_the_same_tasks_are_read_from_every_kind_of_file(tmp_path: Path, name: str) -> None:
     path = written(tmp_path / name, ROWS)
@@ -112,9 +109,6 @@ def test_what_datasets_saves_to_disk_is_read(tmp_path: Path) -> None:
     assert [each.row() for each in read_source(tmp_path / "d")] == made.to_list()
 
 
-# Checks.
-
-
 def test_all_problems_are_counted_and_the_first_are_told() -> None:
     bare = {"initial_count": 0, "expected_count": 1}
     report = check_rows(rows_of(ROWS[0], b"{", {}, {"initial_count": 1}, bare), CounterEnvironment(), most=2)
@@ -135,9 +129,6 @@ def test_a_large_file_is_checked_in_little_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert path.stat().st_size > 4_000_000
     assert peak < 400_000
-
-
-# Statistics.
 
 
 class Words:
@@ -184,8 +175,6 @@ def test_rows_that_are_no_tasks_are_measured_too() -> None:
     assert measure_rows(rows_of(*odd)).without_prompt == 4
 
 
-# Splits.
-
 PARTS = [Part("train", 8), Part("test", 1), Part("rest", 1)]
 
 
@@ -213,9 +202,6 @@ def test_a_group_is_never_split(groups: list[Any], seed: int) -> None:
 def test_a_row_without_its_group_is_refused() -> None:
     with raises(BadTask):
         split_rows(rows_of({"g": 1}, {"h": 1}), PARTS, by="g")
-
-
-# Templates.
 
 
 def test_a_template_makes_a_task_of_a_raw_row() -> None:

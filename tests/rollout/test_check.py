@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from random import Random
 from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
@@ -84,29 +83,31 @@ class TillEnvironment(Environment[Till, TillTask]):
         return float(list(state.sold) == episode.task.prices)
 
 
-def judging(judge: Callable[[Till, float], Any]) -> type[TillEnvironment]:
+def till(name: str, **parts: Any) -> type[TillEnvironment]:
+    """A till some parts of which are others."""
+    return type(name, (TillEnvironment,), {"__doc__": "Sells in a way of its own.", **parts})
+
+
+def judging(name: str, judge: Callable[[Till, float], Any]) -> type[TillEnvironment]:
     """A till with another verdict on its state, for which the reward is known that is right."""
 
-    class Judging(TillEnvironment):
-        """Judges in a way of its own."""
+    def verify(self: Any, state: Till, episode: Episode) -> Any:
+        return judge(state, float(list(state.sold) == episode.task.prices))
 
-        def verify(self, state: Till, episode: Episode) -> Any:
-            return judge(state, float(list(state.sold) == episode.task.prices))
-
-    return Judging
+    return till(name, verify=verify)
 
 
 def task(*prices: int, **more: Any) -> dict[str, Any]:
     asked = f"Look, then sell for {' and '.join(map(str, prices))} ."
-    return {"responses_create_params": {"input": asked}, "prices": list(prices), **more}
+    return {"responses_create_params": {"input": asked}, "prices": list(prices)} | more
 
 
 ROWS = [task(1, 2), task(3), task(4, 5, 6), task(7, 8)]
 
 
-def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
+def written(folder: Path, rows: list[Any]) -> Path:
     path = folder / "tasks.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     return path
 
 
@@ -114,9 +115,7 @@ def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
 def checked(tmp_path: Path) -> Check:
     """Check an environment with some tasks."""
 
-    async def run(
-        environment: type[Environment[Any, Any]], rows: list[dict[str, Any]] = ROWS, **more: Any
-    ) -> CheckReport:
+    async def run(environment: type[Environment[Any, Any]], rows: list[Any] = ROWS, **more: Any) -> CheckReport:
         return await check_environment(environment, written(tmp_path, rows), **more)
 
     return run
@@ -155,28 +154,26 @@ async def test_the_gallery_has_no_problems(checked: Check, name: str) -> None:
     assert report.problems == []
 
 
-class Asks(TillEnvironment):
-    """Has a tool that reaches outside."""
-
-    paid: ClassVar[list[str]] = []
-
-    @tool(effect="external")
-    def pay(self) -> None:
-        """Pay for all."""
-        raise AssertionError("nobody has asked for this")
+@tool(effect="external")
+def pay(self: Any) -> None:
+    """Pay for all."""
+    raise AssertionError("nobody has asked for this")
 
 
-class Locked(TillEnvironment):
-    """Has a tool that refuses what it is asked by chance, in words, as it should."""
+@tool
+def unlock_by_chance(self: Any, state: Till, code: str) -> None:
+    """Open the till.
 
-    @tool
-    def unlock(self, state: Till, code: str) -> None:
-        """Open the till.
+    Args:
+        code: The code.
+    """
+    raise ToolError("that is not the code")
 
-        Args:
-            code: The code.
-        """
-        raise ToolError("that is not the code")
+
+def sells(sell: Callable[..., Any]) -> Any:
+    """A tool that sells like that of the till, and does more."""
+    sell.__doc__ = TillEnvironment.sell.__doc__
+    return tool(sell)
 
 
 class Members(State):
@@ -186,13 +183,8 @@ class Members(State):
 class Club(TillEnvironment):
     """Sessions of one user share a state, which is no fault."""
 
-    @tool
+    @sells
     def sell(self, state: Till, user: Members, price: PositiveInt) -> int:
-        """Sell something.
-
-        Args:
-            price: What it costs.
-        """
         state.sold.append(price)
         user.points += 1
         return user.points
@@ -222,13 +214,8 @@ class Outside(TillEnvironment):
 
     resources = {"folder": TempFolder(), "slate": Slate()}
 
-    @tool
+    @sells
     async def sell(self, state: Till, folder: Path, slate: list[int], price: PositiveInt) -> int:
-        """Sell something.
-
-        Args:
-            price: What it costs.
-        """
         state.sold.append(price)
         slate.append(price)
         (folder / "sold.json").write_text(json.dumps(list(state.sold)))
@@ -242,13 +229,8 @@ class Outside(TillEnvironment):
 class Approving(TillEnvironment):
     """Asks a person before it sells."""
 
-    @tool
+    @sells
     def sell(self, state: Till, ask: Callable[[str], Any], price: PositiveInt) -> int:
-        """Sell something.
-
-        Args:
-            price: What it costs.
-        """
         ask(f"Sell for {price}?")
         state.sold.append(price)
         return price
@@ -257,58 +239,25 @@ class Approving(TillEnvironment):
 # What is not. Each of these has one fault.
 
 
-class Undescribed(TillEnvironment):
-    """Does not tell what a parameter is."""
-
-    @tool
-    def sell(self, state: Till, price: PositiveInt) -> int:
-        """Sell something."""
-        state.sold.append(price)
-        return price
+@tool
+def sell_without_a_word(self: Any, state: Till, price: PositiveInt) -> int:
+    """Sell something."""
+    state.sold.append(price)
+    return price
 
 
-class Loose(TillEnvironment):
-    """Has a parameter that strict mode does not know."""
+@tool(effect="read")
+def total_of_anything(self: Any, state: Till, options: dict[str, int] = {}) -> int:  # noqa: B006 - as an author may write it
+    """What was taken in.
 
-    @tool(effect="read")
-    def total(self, state: Till, options: dict[str, int] = {}) -> int:  # noqa: B006 - as an author may write it
-        """What was taken in.
-
-        Args:
-            options: What to leave out.
-        """
-        return state.total
+    Args:
+        options: What to leave out.
+    """
+    return state.total
 
 
 class Silent(TillEnvironment):
     pass
-
-
-class NoPolicy(TillEnvironment):
-    """Has something else as a policy."""
-
-    policies = {"reference": ReferencePolicy, "other": dict}
-
-
-class Lucky(TillEnvironment):
-    """Takes its chance from elsewhere."""
-
-    def sale(self, state: Till, price: int) -> Any:
-        return random.random()
-
-
-class Timely(TillEnvironment):
-    """Writes the time of day into its state, and tells nobody."""
-
-    def sale(self, state: Till, price: int) -> Any:
-        state.at = time.perf_counter_ns()
-
-
-class Seeded(TillEnvironment):
-    """Starts otherwise each time."""
-
-    def seed(self, task: TillTask) -> Till:
-        return Till(total=next(NUMBERS))
 
 
 class Founded(Street):
@@ -318,70 +267,11 @@ class Founded(Street):
         return Till(total=next(NUMBERS), sold=[1] * 1000)
 
 
-class Unseeded(TillEnvironment):
-    """Cannot start."""
-
-    def seed(self, task: TillTask) -> Till:
-        raise KeyError("stock")
-
-
-class Remembering(TillEnvironment):
-    """Counts all episodes together."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-
-    def sale(self, state: Till, price: int) -> Any:
-        self.seen.append(price)
-        return len(self.seen)
-
-
-class Turned(TillEnvironment):
-    """Keeps the session that is its turn in a module: alone, each episode is well."""
-
-    def seed(self, task: TillTask) -> Till:
-        CURRENT[:] = []
-        return Till()
-
-    def sale(self, state: Till, price: int) -> Any:
-        CURRENT.append(price)
-        return sum(CURRENT)
-
-
-class Setting(TillEnvironment):
-    """Sets something on itself that it never reads."""
-
-    def sale(self, state: Till, price: int) -> Any:
-        self.last = price
-        return price
-
-
-class Caching(TillEnvironment):
-    """Keeps what it has computed."""
-
-    def __init__(self) -> None:
-        self.cache: dict[int, int] = {}
-
-    def sale(self, state: Till, price: int) -> Any:
-        return self.cache.setdefault(price, price * price)
-
-
-class Meddling(TillEnvironment):
-    """Judges, and changes what it judges."""
-
-    def verify(self, state: Till, episode: Episode) -> float:
-        state.total = 0
-        return float(list(state.sold) == episode.task.prices)
-
-
-class Writing(TillEnvironment):
-    """Has a read that writes."""
-
-    @tool(effect="read")
-    def peek(self, state: Till) -> int:
-        """Look, they say."""
-        state.total += 1
-        return state.total
+@tool(effect="read")
+def peek(self: Any, state: Till) -> int:
+    """Look, they say."""
+    state.total += 1
+    return state.total
 
 
 class Leaving(Outside):
@@ -394,58 +284,32 @@ class Leaving(Outside):
         return True
 
 
-class Broken(TillEnvironment):
-    """Has a tool that never works."""
-
-    @tool
-    def refund(self, state: Till) -> int:
-        """Give the money back."""
-        return state.missing  # type: ignore[attr-defined]
+@tool
+def refund(self: Any, state: Till) -> int:
+    """Give the money back."""
+    return state.missing  # type: ignore[attr-defined]
 
 
-class Careless(TillEnvironment):
-    """Has a tool that does not know all that it may be asked."""
+@tool(effect="read")
+def price_of(self: Any, state: Till, place: int) -> int:
+    """What something costs.
 
-    @tool(effect="read")
-    def price(self, state: Till, place: int) -> int:
-        """What something costs.
-
-        Args:
-            place: Where it stands.
-        """
-        return (4, 5, 6, 7, 8, 9, 10, 11)[place]
+    Args:
+        place: Where it stands.
+    """
+    return (4, 5, 6, 7, 8, 9, 10, 11)[place]
 
 
-class Opaque(TillEnvironment):
-    """Returns what nobody can read."""
-
-    @tool(effect="read")
-    def open(self, state: Till) -> object:
-        """Look inside."""
-        return object()
+@tool(effect="read")
+def open_up(self: Any, state: Till) -> object:
+    """Look inside."""
+    return object()
 
 
-class Refusing(TillEnvironment):
-    """Has a tool that nobody can use."""
-
-    @tool
-    def unlock(self, state: Till) -> None:
-        """Open the till."""
-        raise ToolError("there is no key")
-
-
-class Copying(TillEnvironment):
-    """Puts a copy in the place of what it changes."""
-
-    def seed(self, task: TillTask) -> Till:
-        return Till(total=5000)
-
-    def sale(self, state: Till, price: int) -> Any:
-        state.sold = [*([0] * 5000 if len(state.sold) == 1 else []), *state.sold]
-        return price
-
-    def verify(self, state: Till, episode: Episode) -> float:
-        return float(state.sold[-len(episode.task.prices) :] == episode.task.prices)
+@tool
+def unlock(self: Any, state: Till) -> None:
+    """Open the till."""
+    raise ToolError("there is no key")
 
 
 class Reaching(TillEnvironment):
@@ -471,28 +335,25 @@ class LooksLast(ReferencePolicy):
         return [[*steps, function_call("total", "last"), message("Done.")][step]]
 
 
-class Unasking(TillEnvironment):
-    """Does not care whether anybody looks."""
-
-    policies = {"reference": LooksLast}
-
-
-class Asking(Unasking):
-    """Cares whether somebody looks."""
-
-    def verify(self, state: Till, episode: Episode) -> float:
-        return super().verify(state, episode) * bool(calls_of(episode.response, "total"))
+UNASKING = till("Unasking", policies={"reference": LooksLast})
+ASKING = till(
+    "Asking",
+    policies={"reference": LooksLast},
+    verify=lambda self, state, episode: (
+        TillEnvironment.verify(self, state, episode) * bool(calls_of(episode.response, "total"))
+    ),
+)
 
 
 @pytest.mark.parametrize(
     ("environment", "check", "told"),
     [
-        (Asks, "tools", "2 of 3 went well, in 36 calls; not seen at work: pay"),
-        (Locked, "tools", "not seen at work: unlock"),
+        (till("Asks", pay=pay), "tools", "2 of 3 went well, in 36 calls; not seen at work: pay"),
+        (till("Locked", unlock=unlock_by_chance), "tools", "not seen at work: unlock"),
         (Club, "isolation", "the same as alone"),
         (Street, "seed", "the world and each seed are the same twice"),
         (Outside, "isolation", "the same as alone"),
-        (Asking, "shortcut", "without its last reads none of"),
+        (ASKING, "shortcut", "without its last reads none of"),
     ],
 )
 async def test_what_is_no_fault_is_not_found(
@@ -503,53 +364,98 @@ async def test_what_is_no_fault_is_not_found(
     assert told in finding(report, check).found[0]
 
 
-COUNTED = judging(lambda state, right: Verdict(1.0, metrics={"sold": len(state.sold)}))
-UNSOLVABLE = judging(lambda state, right: Verdict(0.5 if state.sold else 0.0, reason="there should be more"))
-MOODY = judging(lambda state, right: Verdict(right, metrics={"mood": random.random()}))
-FICKLE = judging(lambda state, right: Verdict(right, reason=f"asked {next(NUMBERS)} times"))
+class Lost(ReferencePolicy):
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        raise LookupError("where am I?")
+
+
+class Tireless(ReferencePolicy):
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        return [function_call("total", f"call_{len(conversation)}")]
+
+
+class Needy(TillEnvironment):
+    """Needs something."""
+
+    def __init__(self, prices: list[int]) -> None:
+        self.prices = prices
+
+
+UNDESCRIBED = till("Undescribed", sell=sell_without_a_word)
+NO_POLICY = till("NoPolicy", policies={"reference": ReferencePolicy, "other": dict})
+LUCKY = till("Lucky", sale=lambda self, state, price: random.random())
+TIMELY = till("Timely", sale=lambda self, state, price: setattr(state, "at", time.perf_counter_ns()))
+SEEDED = till("Seeded", seed=lambda self, task: Till(total=next(NUMBERS)))
+UNSEEDED = till("Unseeded", seed=lambda self, task: 1 / 0)
+REMEMBERING = till(
+    "Remembering",
+    __init__=lambda self: setattr(self, "seen", []),
+    sale=lambda self, state, price: self.seen.append(price) or len(self.seen),
+)
+TURNED = till(  # keeps the session that is its turn in a module: alone, each episode is well
+    "Turned",
+    seed=lambda self, task: CURRENT.clear() or Till(),
+    sale=lambda self, state, price: CURRENT.append(price) or sum(CURRENT),
+)
+CACHING = till(
+    "Caching",
+    __init__=lambda self: setattr(self, "cache", {}),
+    sale=lambda self, state, price: self.cache.setdefault(price, price * price),
+)
+COPYING = till(
+    "Copying",
+    seed=lambda self, task: Till(total=5000),
+    sale=lambda self, state, price: setattr(state, "sold", [*([0] * 5000 * (len(state.sold) == 1)), *state.sold]),
+    verify=lambda self, state, episode: float(state.sold[-len(episode.task.prices) :] == episode.task.prices),
+)
+SETTING = till("Setting", sale=lambda self, state, price: setattr(self, "last", price))
+UNSOLVABLE = judging(
+    "Unsolvable", lambda state, right: Verdict(0.5 if state.sold else 0.0, reason="there should be more")
+)
+COUNTED = judging("Counted", lambda state, right: Verdict(1.0, metrics={"sold": len(state.sold)}))
+GENEROUS = judging("Generous", lambda state, right: 1.0)
+MEDDLING = judging("Meddling", lambda state, right: setattr(state, "total", 0))
+NAN = judging("Nan", lambda state, right: float("nan"))
+PERCENT = judging("Percent", lambda state, right: 100 * right)
+REFUSING = till("Refusing", unlock=unlock)
+ARBITRARY = till("Arbitrary", generate=classmethod(lambda cls, rng: task(random.randint(1, 10**9))))
+BREAKING = till("Breaking", generate=classmethod(lambda cls, rng: 1 / 0))
 
 FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
-    (Undescribed, {"schema": "warning"}, "sell: `price` has no description; add it to the docstring, under Args:"),
-    (Loose, {"schema": "warning"}, "`options` is a dict with any keys"),
+    (UNDESCRIBED, {"schema": "warning"}, "sell: `price` has no description; add it to the docstring, under Args:"),
+    (till("Loose", total=total_of_anything), {"schema": "warning"}, "`options` is a dict with any keys"),
     (Silent, {"schema": "warning"}, "Silent has no docstring"),
-    (NoPolicy, {"schema": "problem"}, "policies: other is not a subclass of stateroom.model.Policy"),
-    (Lucky, {"determinism": "problem"}, "take chance, time and ids from `rng`, `clock` and `new_id`"),
-    (Timely, {"determinism": "problem"}, "sell changes the state by"),
-    (Seeded, {"seed": "problem"}, "task 0: its first state differs each time: total: "),
+    (NO_POLICY, {"schema": "problem"}, "policies: other is not a subclass of stateroom.model.Policy"),
+    (LUCKY, {"determinism": "problem"}, "take chance, time and ids from `rng`, `clock` and `new_id`"),
+    (TIMELY, {"determinism": "problem"}, "sell changes the state by"),
+    (SEEDED, {"seed": "problem"}, "task 0: its first state differs each time: total: "),
     (Founded, {"seed": "problem"}, "task 0: its first state differs each time: total: "),
-    (Unseeded, {"seed": "problem"}, "task 0: seed failed: KeyError: 'stock' (line "),
-    (
-        Remembering,
-        {"isolation": "problem", "hidden state": "warning"},
-        "differs after other episodes: sell(price=",
-    ),
-    (Turned, {"isolation": "problem", "hidden state": "warning"}, "among others on two instances: sell(price="),
-    (Setting, {"hidden state": "problem"}, "self.last was set in an episode: keep it in the state"),
-    (Caching, {"hidden state": "warning"}, "self.cache has changed in an episode: unless a cache"),
+    (UNSEEDED, {"seed": "problem"}, "task 0: seed failed: ZeroDivisionError: division by zero (line "),
+    (REMEMBERING, {"isolation": "problem", "hidden state": "warning"}, "differs after other episodes: sell(price="),
+    (TURNED, {"isolation": "problem", "hidden state": "warning"}, "among others on two instances: sell(price="),
+    (SETTING, {"hidden state": "problem"}, "self.last was set in an episode: keep it in the state"),
+    (CACHING, {"hidden state": "warning"}, "self.cache has changed in an episode: unless a cache"),
     (Reaching, {"read back": "problem"}, "in memory the state is not what is stored, after total: sold[0]: new, 0"),
     (UNSOLVABLE, {"reference": "problem"}, "it called total, sell, sell, and got 0.5: there should be more"),
-    (Unasking, {"shortcut": "warning"}, "the full reward needs neither the last total nor an answer"),
+    (UNASKING, {"shortcut": "warning"}, "the full reward needs neither the last total nor an answer"),
     (Approving, {"reference": "warning"}, "it waits for a person to answer 'Sell for 1?'"),
     (COUNTED, {"idle": "warning"}, "only the metrics tell"),
-    (
-        judging(lambda state, right: 1.0),
-        {"idle": "problem"},
-        "task 0, 1, 2 and 1 more: doing nothing gets the full reward",
-    ),
-    (Meddling, {"reference": "warning", "verifier": "problem"}, "verify broke down: this state may only be read"),
-    (
-        judging(lambda state, right: float("nan")),
-        {"reference": "warning", "verifier": "problem"},
-        "verify must return a finite number",
-    ),
-    (judging(lambda state, right: 100 * right), {"verifier": "warning"}, "the reward is 100; from 0 to 1 is usual"),
-    (Writing, {"tools": "problem"}, "peek() changes the state, but is declared as a read (line "),
+    (GENEROUS, {"idle": "problem"}, "task 0, 1, 2 and 1 more: doing nothing gets the full reward"),
+    (MEDDLING, {"reference": "warning", "verifier": "problem"}, "verify broke down: this state may only be read"),
+    (NAN, {"reference": "warning", "verifier": "problem"}, "verify must return a finite number"),
+    (PERCENT, {"verifier": "warning"}, "the reward is 100; from 0 to 1 is usual"),
+    (till("Writing", peek=peek), {"tools": "problem"}, "peek() changes the state, but is declared as a read (line "),
     (Leaving, {"tools": "problem"}, "declared as a read, so it cannot change the folder"),
-    (Broken, {"tools": "problem"}, "refund() raised AttributeError: "),
-    (Careless, {"tools": "warning"}, "IndexError: tuple index out of range (line "),
-    (Opaque, {"tools": "problem"}, "open() returned a object that is not JSON"),
-    (Refusing, {"tools": "warning"}, "unlock failed in each of 12 calls, such as unlock(): there is no key"),
-    (Copying, {"cost": "warning"}, "of the state, so each call costs more as it grows"),
+    (till("Broken", refund=refund), {"tools": "problem"}, "refund() raised AttributeError: "),
+    (till("Careless", price=price_of), {"tools": "warning"}, "IndexError: tuple index out of range (line "),
+    (till("Opaque", open=open_up), {"tools": "problem"}, "open() returned a object that is not JSON"),
+    (REFUSING, {"tools": "warning"}, "unlock failed in each of 12 calls, such as unlock(): there is no key"),
+    (till("Led", policies={"reference": Lost}), {"reference": "problem"}, "where am I?"),
+    (till("Tiring", policies={"reference": Tireless}), {"reference": "problem"}, "total, total and 40 more, and got 0"),
+    (Needy, {"schema": "problem"}, "Needy needs the argument"),
+    (ARBITRARY, {"tasks": "problem"}, "generate gives other tasks for the same seed"),
+    (BREAKING, {"tasks": "problem"}, "generate broke down: ZeroDivisionError: division by zero"),
+    (COPYING, {"cost": "warning"}, "of the state, so each call costs more as it grows"),
 ]
 
 
@@ -593,26 +499,26 @@ async def test_every_task_has_its_outcome_and_none_without_a_verdict_counts_as_s
 async def test_a_row_may_describe_the_parameters(checked: Check) -> None:
     sell = {"name": "sell", "parameters": {"properties": {"price": {"type": "integer", "description": "In cents."}}}}
     rows = [row | {"responses_create_params": {**row["responses_create_params"], "tools": [sell]}} for row in ROWS]
-    assert wrong(await checked(Undescribed, rows)) == {}
+    assert wrong(await checked(till("Undescribed", sell=sell_without_a_word), rows)) == {}
 
 
-@pytest.mark.parametrize("environment", [MOODY, FICKLE])
-async def test_a_verifier_that_is_not_the_same_twice_is_found(
-    checked: Check, environment: type[TillEnvironment]
-) -> None:
-    report = await checked(environment)
+@pytest.mark.parametrize(
+    "judge",
+    [
+        lambda state, right: Verdict(right, metrics={"mood": random.random()}),
+        lambda state, right: Verdict(right, reason=f"asked {next(NUMBERS)} times"),
+    ],
+)
+async def test_a_verifier_that_is_not_the_same_twice_is_found(checked: Check, judge: Any) -> None:
+    report = await checked(judging("Fickle", judge))
     assert wrong(report) == {"determinism": "problem", "verifier": "problem"}
     assert finding(report, "isolation").result == "skipped"
     assert "asked again, verify says" in finding(report, "verifier").found[0]
 
 
 async def test_a_problem_comes_before_what_is_only_worth_a_look(checked: Check) -> None:
-    class Both(Loose):
-        """Has a policy that is not there, and a parameter that is loose."""
-
-        policies = {**Loose.policies, "lost": int}
-
-    report = await checked(Both)
+    both = till("Both", total=total_of_anything, policies={"reference": ReferencePolicy, "lost": int})
+    report = await checked(both)
     [problem] = report.problems
     assert problem.startswith("schema: policies:")
     first, second = finding(report, "schema").found
@@ -621,29 +527,9 @@ async def test_a_problem_comes_before_what_is_only_worth_a_look(checked: Check) 
 
 
 async def test_without_a_reference_policy_the_others_still_look(checked: Check) -> None:
-    class Alone(Lucky):
-        """Has no policy."""
-
-        policies = {}
-
-    report = await checked(Alone)
+    report = await checked(till("Alone", policies={}, sale=lambda self, state, price: random.random()))
     assert finding(report, "reference").result == "skipped"
     assert wrong(report) == {"determinism": "problem"}
-
-
-async def test_a_policy_that_breaks_down_is_found(checked: Check) -> None:
-    class Lost(ReferencePolicy):
-        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-            raise LookupError("where am I?")
-
-    class Led(TillEnvironment):
-        """Is led by one who is lost."""
-
-        policies = {"reference": Lost}
-
-    report = await checked(Led)
-    assert wrong(report) == {"reference": "problem"}
-    assert "where am I?" in finding(report, "reference").found[0]
 
 
 class Stuck(TillEnvironment):
@@ -686,60 +572,29 @@ async def test_what_does_not_end_is_told_of_and_not_waited_for_again(
     assert finding(report, "cost").result == "skipped"
 
 
-async def test_of_a_long_episode_only_the_first_calls_are_told(checked: Check) -> None:
-    class Tireless(ReferencePolicy):
-        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-            return [function_call("total", f"call_{len(conversation)}")]
-
-    class Tiring(TillEnvironment):
-        """Is looked at for ever."""
-
-        policies = {"reference": Tireless}
-
-    problem, *_ = (await checked(Tiring)).problems
-    assert "total, total and 40 more, and got 0" in problem
-
-
-async def test_an_environment_that_cannot_be_made_is_told_of(checked: Check) -> None:
-    class Needy(TillEnvironment):
-        """Needs something."""
-
-        def __init__(self, prices: list[int]) -> None:
-            self.prices = prices
-
-    report = await checked(Needy)
-    assert wrong(report) == {"schema": "problem"}
-    assert "Needy needs the argument" in report.problems[0]
-    assert {each.result for each in report.findings[1:]} == {"skipped"}
-
-
 # Tasks.
 
 
 @pytest.mark.parametrize(
-    ("row", "result", "told"),
+    ("rows", "result", "told"),
     [
-        ({**task(9), "responses_create_params": {}}, "warning", "task 4: there is no prompt"),
-        ({**task(9), "responses_create_params": {"input": [{"role": "user", "content": " "}]}}, "warning", "task 4: "),
-        (task(3), "warning", "task 1, 4: they are the same"),
-        ({"prices": "many"}, "problem", "tasks.jsonl, line 5: prices: Input should be a valid list"),
+        ([task(9, responses_create_params={})], "warning", "task 4: there is no prompt"),
+        ([task(9, responses_create_params={"input": [{"role": "user", "content": " "}]})], "warning", "task 4: "),
+        ([task(3)], "warning", "task 1, 4: they are the same"),
+        ([task(9, id="a"), task(8, id="b"), task(7, id="a")], "problem", "task 4, 6: they have the same id, 'a'"),
+        (["{"], "problem", "tasks.jsonl, line 5: not a JSON object"),
+        ([{"prices": "many"}], "problem", "tasks.jsonl, line 5: prices: Input should be a valid list"),
         (
-            {**task(9), "responses_create_params": {"input": "Sell 9", "tools": [{"name": "steal"}]}},
+            [task(9, responses_create_params={"input": "Sell 9", "tools": [{"name": "steal"}]})],
             "problem",
             "task 4: it names steal, and there is no such tool",
         ),
     ],
 )
-async def test_a_row_that_is_wrong_is_found(checked: Check, row: dict[str, Any], result: str, told: str) -> None:
-    report = await checked(TillEnvironment, [*ROWS, row])
+async def test_rows_that_are_wrong_are_found(checked: Check, rows: list[Any], result: str, told: str) -> None:
+    report = await checked(TillEnvironment, [*ROWS, *rows])
     assert finding(report, "tasks").result == result
     assert any(told in line for line in finding(report, "tasks").found)
-
-
-async def test_ids_are_used_once(checked: Check) -> None:
-    report = await checked(TillEnvironment, [task(1, id="a"), task(2, id="b"), task(3, id="a")])
-    assert finding(report, "tasks").found == ["task 0, 2: they have the same id, 'a'"]
-    assert report.problems
 
 
 async def test_without_tasks_nothing_can_be_played() -> None:
@@ -749,53 +604,18 @@ async def test_without_tasks_nothing_can_be_played() -> None:
     assert finding(report, "cost").result == "skipped"
 
 
-class Generating(TillEnvironment):
-    """Makes up its tasks."""
-
-    @classmethod
-    def generate(cls, rng: Random) -> dict[str, Any]:
-        return task(*(rng.randint(1, 99) for _ in range(3)))
-
-
 async def test_tasks_of_a_generator_will_do() -> None:
-    report = await check_environment(Generating)
+    report = await check_environment(
+        till("Generating", generate=classmethod(lambda cls, rng: task(rng.randint(1, 10**9))))
+    )
     assert wrong(report) == {}
     assert "20 from the generator" in finding(report, "tasks").found[0]
 
 
-class Arbitrary(Generating):
-    """Makes them up by itself."""
-
-    @classmethod
-    def generate(cls, rng: Random) -> dict[str, Any]:
-        return task(random.randint(1, 10**9))
-
-
-class Breaking(Generating):
-    """Has a generator that never works."""
-
-    @classmethod
-    def generate(cls, rng: Random) -> dict[str, Any]:
-        raise ZeroDivisionError("prices")
-
-
-@pytest.mark.parametrize(
-    ("environment", "told"),
-    [
-        (Arbitrary, "generate gives other tasks for the same seed"),
-        (Breaking, "generate broke down: ZeroDivisionError: prices"),
-    ],
-)
-async def test_a_generator_gives_the_same_tasks_for_the_same_seed(
-    checked: Check, environment: type[TillEnvironment], told: str
-) -> None:
-    report = await checked(environment)
-    assert wrong(report) == {"tasks": "problem"}
-    assert told in report.problems[0]
-
-
 async def test_without_tasks_a_generator_must_work() -> None:
-    assert (await check_environment(Breaking)).problems == ["tasks: generate broke down: ZeroDivisionError: prices"]
+    assert (await check_environment(BREAKING)).problems == [
+        "tasks: generate broke down: ZeroDivisionError: division by zero"
+    ]
 
 
 async def test_an_environment_of_which_there_can_be_only_one_is_refused(checked: Check) -> None:

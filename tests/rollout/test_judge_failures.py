@@ -23,7 +23,7 @@ from stateroom.model import (
     message,
     outputs_of,
 )
-from stateroom.rollout import Report, RunFiles, rescore_rollouts, run, score_failures, unscored_rows
+from stateroom.rollout import Report, RunFiles, rescore_rollouts, run, score_failures
 from stateroom.store import Store
 from tests.messages import raises, says
 from tests.plans import make_run
@@ -89,8 +89,8 @@ class Echo(Environment[None, SlateTask]):
         return word
 
     async def verify(self, episode: Episode) -> Verdict:
-        [said] = (item["output"] for item in episode.response["output"] if item["type"] == "function_call_output")
-        return await self.judge.verdict(question="A word?", answer=json.loads(said))  # type: ignore[attr-defined]
+        [said] = outputs_of(episode.response["output"])
+        return await self.judge.verdict(question="A word?", answer=said)  # type: ignore[attr-defined]
 
 
 class Writer(Policy):
@@ -126,9 +126,6 @@ def collect(tmp_path: Path) -> Collect:
     return collect
 
 
-# The run.
-
-
 async def test_an_episode_whose_judge_fails_waits_with_all_that_a_judge_needs(collect: Collect, store: Store) -> None:
     report, files = await collect(SlateEnvironment(Critic("three")))
     assert (report.episodes, report.failed) == (3, 1)
@@ -140,9 +137,6 @@ async def test_an_episode_whose_judge_fails_waits_with_all_that_a_judge_needs(co
     session = await Sessions[Any](SlateEnvironment(Critic()), store).open(failure["_stateroom_session"])
     assert (session.closed, session.verdict, session.state.text) == (False, None, "three")
     assert [row["reward"] for row in rows(files.rollouts)] == [0.3, 0.5]
-
-
-# Its verdict.
 
 
 @pytest.mark.parametrize("kind", [SlateEnvironment, Echo])
@@ -203,16 +197,6 @@ async def test_other_failures_are_left_alone(collect: Collect, store: Store) -> 
     assert [json.loads(first), json.loads(second), half] == [*others, '{"_ng_failure_class": "ju']
 
 
-async def test_without_failures_nothing_is_done(collect: Collect, store: Store) -> None:
-    _, files = await collect(SlateEnvironment(Critic()))
-    files.metrics.unlink()
-    report = await score_failures(SlateEnvironment(Critic()), files, store)
-    assert (report.rows, report.refused, files.metrics.exists()) == ([], 0, False)
-
-
-# Going on.
-
-
 @pytest.mark.parametrize("lost", ["the row", "half the row", "nothing", "the end of the line"])
 async def test_it_goes_on_where_it_was_killed_and_asks_no_judge_twice(
     lost: str, collect: Collect, store: Store
@@ -235,17 +219,6 @@ async def test_it_goes_on_where_it_was_killed_and_asks_no_judge_twice(
     assert not files.failures.exists()
 
 
-async def test_a_store_that_is_down_is_no_rows_fault(collect: Collect, store: Store) -> None:
-    _, files = await collect(SlateEnvironment(Critic("seven")))
-    before = files.failures.read_bytes()
-    with pytest.raises(StoreUnavailable):
-        await score_failures(SlateEnvironment(Critic()), files, DownStore(store))
-    assert files.failures.read_bytes() == before
-
-
-# What cannot be judged.
-
-
 @pytest.mark.parametrize("change", [{"_stateroom_session": "gone"}, {"_stateroom_session": None}, {"reward": 0.5}])
 async def test_what_cannot_honestly_be_judged_stays(change: dict[str, Any], collect: Collect, store: Store) -> None:
     _, files = await collect(SlateEnvironment(Critic("seven")))
@@ -258,15 +231,15 @@ async def test_what_cannot_honestly_be_judged_stays(change: dict[str, Any], coll
     assert rows(files.failures) == [{**failure, **change}]
 
 
-async def test_a_state_needs_a_store_and_judging_needs_rollouts(collect: Collect, store: Store) -> None:
+async def test_what_is_no_rows_fault_changes_nothing(collect: Collect, store: Store) -> None:
     _, files = await collect(SlateEnvironment(Critic("seven")))
-    with raises(NotFound):
-        await score_failures(SlateEnvironment(Critic()), files, None)
-    with raises(NotFound):
-        await score_failures(SlateEnvironment(Critic()), RunFiles(files.rollouts.parent / "no.jsonl"), store)
-
-
-# Judging again.
+    before = files.failures.read_bytes()
+    with pytest.raises(StoreUnavailable):
+        await score_failures(SlateEnvironment(Critic()), files, DownStore(store))
+    for rollouts, given in ((files, None), (RunFiles(files.rollouts.parent / "no.jsonl"), store)):
+        with raises(NotFound):
+            await score_failures(SlateEnvironment(Critic()), rollouts, given)
+    assert files.failures.read_bytes() == before
 
 
 async def test_a_judge_that_fails_when_episodes_are_judged_again_may_be_tried_again(
@@ -280,11 +253,3 @@ async def test_a_judge_that_fails_when_episodes_are_judged_again_may_be_tried_ag
     assert (failure["_ng_failure_class"], failure["_ng_failure_terminal"]) == ("judge", False)
     report = await rescore_rollouts(SlateEnvironment(Critic()), files.rollouts, again, store)
     assert (len(report.rows), report.resumed, again.failures.exists()) == (3, 2, False)
-
-
-def test_waiting_are_only_those_that_lack_a_verdict(tmp_path: Path) -> None:
-    files = RunFiles(tmp_path / "out.jsonl")
-    assert unscored_rows(files) == {}
-    row = {"_ng_task_index": 0, "_ng_rollout_index": 0, "_ng_failure_terminal": False, "error": "Hm."}
-    write_rows(files.failures, [{**row, "_ng_failure_class": kind} for kind in ("policy", "judge", "environment")])
-    assert unscored_rows(files) == {(0, 0): {"_ng_task_index": 0, "_ng_rollout_index": 0}}

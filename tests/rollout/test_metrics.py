@@ -163,14 +163,6 @@ def test_repeats_are_measured_as_nemo_gym_does() -> None:
     ]
 
 
-def test_what_is_run_once_or_never_has_no_repeats() -> None:
-    none: dict[str, Any] = {"agent_metrics": {}, "key_metrics": {}, "group_level_metrics": []}
-    assert aggregate([]) == {**none, "repeat_level_metrics": []}
-    found = aggregate([row(0, 1.0), row(1, 0.0)])
-    assert (found["repeat_level_metrics"], found["agent_metrics"]["num_repeats"]) == ([], 1)
-    assert not any("across_repeats" in name for name in found["agent_metrics"])
-
-
 @pytest.mark.parametrize(
     ("freedom", "bound"),
     [(1, 12.706204736174694), (2, 4.302652729749462), (7, 2.364624251592784), (30, 2.0422724563), (1001, 1.9623367053)],
@@ -181,8 +173,6 @@ def test_confidence_intervals_are_those_of_students_t_distribution(freedom: int,
     width = found["ci_high_95_across_repeats/mean/reward"] - found["mean_across_repeats/mean/reward"]
     assert width / found["se_across_repeats/mean/reward"] == pytest.approx(bound, rel=1e-8)
 
-
-# By hand.
 
 FLOATS = st.floats(-1e6, 1e6)
 ROWS = st.lists(
@@ -259,12 +249,7 @@ def test_metrics_are_those_that_are_computed_by_hand(rows: list[dict[str, Any]])
         for name, value in summary([*repeats[index].values()], mean=fmean).items():
             means[name].append(value)
     across = {f"mean_across_repeats/{name}": fmean(values) for name, values in means.items()}
-    assert {
-        name: found["agent_metrics"][name] for name in found["agent_metrics"] if name[:12] == "mean_across_"
-    } == across
-
-
-# In a file.
+    assert {name: value for name, value in found["agent_metrics"].items() if name[:12] == "mean_across_"} == across
 
 
 def test_the_metrics_file_has_odd_names_and_numbers(tmp_path: Path) -> None:

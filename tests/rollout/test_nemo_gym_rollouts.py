@@ -6,7 +6,6 @@ have nothing; `tests/gallery/nemo_gym/README.md` says where they are from.
 
 import json
 from pathlib import Path
-from random import Random
 from statistics import fmean
 from typing import Any
 
@@ -15,10 +14,8 @@ import pytest
 from stateroom import Environment, Episode, State, tool
 from stateroom.errors import BadTask, NotFound
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment, WeatherEnvironment
-from stateroom.model import ModelSource, Replayed
-from stateroom.rollout import RescoreReport, RunFiles, replay_rollouts, rescore_rollouts, run
+from stateroom.rollout import RescoreReport, RunFiles, replay_rollouts, rescore_rollouts
 from tests.messages import raises, says
-from tests.plans import make_run
 from tests.rows import rows, write_rows
 
 Call = tuple[str, str, str]
@@ -46,13 +43,9 @@ def recorded(asked: str, *answers: list[Call], said: str, **verdict: Any) -> dic
         "output_tokens": 27,
         "total_tokens": 155,
     }
-    response = {
-        "id": "resp_68c08ea3fd2481a08d25b7f7410f89f601e82be386698c56",
-        "created_at": 1757449892.0,
-        "status": "completed",
-        "usage": usage,
-    }
-    return {"responses_create_params": asked_for, "response": {**response, "output": output}, **verdict}
+    about = {"id": "resp_68c08ea3fd2481a08d25b7f7410f89f601e82be386698c56", "created_at": 1757449892.0}
+    response = {**about, "status": "completed", "usage": usage, "output": output}
+    return {"responses_create_params": asked_for, "response": response, **verdict}
 
 
 def task(asked: str, **fields: Any) -> dict[str, Any]:
@@ -95,27 +88,9 @@ def written(folder: Path, rollouts: list[dict[str, Any]], tasks: list[dict[str, 
     write_rows(folder / "tasks.jsonl", tasks)
 
 
-def prompt_of(row: dict[str, Any]) -> str:
-    return str(row["responses_create_params"]["input"][-1]["content"])
-
-
 async def rescore(folder: Path, environment: Environment[Any, Any], **options: Any) -> RescoreReport:
     options = {"tasks": folder / "tasks.jsonl", **options}
     return await rescore_rollouts(environment, folder / "rollouts.jsonl", RunFiles(folder / "again.jsonl"), **options)
-
-
-async def test_they_are_replayed_as_a_model(site: Any) -> None:
-    environment, recorded, folder = site
-    model = Replayed(rows(folder / "rollouts.jsonl"))
-    source, tasks = ModelSource("replay", lambda seed: model), rows(folder / "tasks.jsonl")
-    plan = make_run(environment, source, tasks, RunFiles(folder / "x.jsonl"))
-    report = await run(plan)
-    assert (report.failed, len(report.rows)) == (0, len(recorded))
-    before = {row["response"]["output"][-1]["content"][0]["text"]: row for row in recorded}
-    for row in rows(plan.files.rollouts):
-        old = before[row["response"]["output"][-1]["content"][0]["text"]]
-        added = {name: value for name, value in old.items() if name not in ("responses_create_params", "response")}
-        assert row.items() >= added.items()
 
 
 async def test_their_calls_have_the_recorded_outputs(site: Any) -> None:
@@ -198,47 +173,31 @@ class Noting(Environment[Notes]):
         return float(len(episode.response["output"]))
 
 
-class LooksBack(Noting):
-    def verify(self, episode: Episode) -> float:
-        return float(len(episode.calls()))
+async def rehearses(self: Any, episode: Episode) -> float:
+    return float(len((await episode.after([{"name": "note", "arguments": {"text": "x"}}])).said))
 
 
-class Rehearses(Noting):
-    async def verify(self, episode: Episode) -> float:
-        return float(len((await episode.after([{"name": "note", "arguments": {"text": "x"}}])).said))
-
-
-class Draws(Noting):
-    def verify(self, episode: Episode, rng: Random) -> float:
-        return rng.random()
-
-
-class Remembers(Noting):
-    def verify(self, episode: Episode, user: Notes) -> float:
-        return float(len(user.said))
-
-
-NOTED = [("note", '{"text":"a"}', "noted"), ("note", '{"text":"b"}', "noted")]
+def remembers(self: Any, user: Notes) -> float:
+    return float(len(user.said))
 
 
 @pytest.mark.parametrize(
-    ("environment", "output", "rewards"),
+    ("verify", "output", "rewards"),
     [
-        (Noting(), "noted", [5.0]),
-        (Noting(), "another output", [5.0]),
-        (LooksBack(), "noted", [2.0]),
-        (LooksBack(), "another output", []),
-        (Rehearses(), "noted", [1.0]),
-        (Draws(), "noted", []),
-        (Remembers(), "noted", []),
+        (Noting.verify, "noted", [5.0]),
+        (Noting.verify, "another output", [5.0]),
+        (lambda self, episode: float(len(episode.calls())), "noted", [2.0]),
+        (lambda self, episode: float(len(episode.calls())), "another output", []),
+        (rehearses, "noted", [1.0]),
+        (lambda self, rng: rng.random(), "noted", []),
+        (remembers, "noted", []),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, Environment) else None,
 )
 async def test_calls_run_again_only_for_verifiers_that_read_more_than_the_response(
-    tmp_path: Path, environment: Environment[Any, Any], output: str, rewards: list[float]
+    tmp_path: Path, verify: Any, output: str, rewards: list[float]
 ) -> None:
-    calls = [(name, arguments, output) for name, arguments, _ in NOTED]
+    calls = [("note", f'{{"text":"{text}"}}', output) for text in "ab"]
     written(tmp_path, [recorded("note a and b", calls, said="Done.", reward=0.0, user="u")], [task("note a and b")])
-    report = await rescore(tmp_path, environment, tasks=None)
+    report = await rescore(tmp_path, type("Judged", (Noting,), {"verify": verify})(), tasks=None)
     assert [row["reward"] for row in report.rows] == rewards
     assert report.refused == 1 - len(rewards)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from stateroom import Environment, Sessions, State, Task, ToolError, tool
-from stateroom.model import Item, ModelSource, Scripted, function_call, message
+from stateroom.model import Item, ModelSource, Scripted, function_call, function_call_output, message
 from stateroom.rollout import Replay, RunFiles, replay_rollouts, replay_session, run
 from stateroom.session import LogEntry, merged, recorded_calls
 from stateroom.store import Store, WrappedStore
@@ -99,14 +99,8 @@ class DeskEnvironment(Environment[Desk, DeskTask]):
         return 1.0
 
 
-def silent() -> DeskEnvironment:
-    """Says the same, but does not write it down."""
-    return DeskEnvironment(written=lambda state, clock: state.notes.pop())
-
-
-def slow() -> DeskEnvironment:
-    """Takes longer."""
-    return DeskEnvironment(written=lambda state, clock: clock.advance(1))
+SILENT = DeskEnvironment(written=lambda state, clock: state.notes.pop())
+SLOW = DeskEnvironment(written=lambda state, clock: clock.advance(1))
 
 
 SCRIPT: list[list[Item]] = [
@@ -161,17 +155,21 @@ async def agrees(store: Store, session: Any, calls: int) -> None:
     assert (found.refused, found.differences, found.calls) == (None, [], calls)
 
 
-async def test_a_session_replays(store: Store) -> None:
+async def test_a_session_replays_whatever_it_has_been_through(store: Store) -> None:
     session = await played(store)
+    await session.record("bell", {"floor": 3})
     await session.call("note", {"text": "b"}, call_id="mine")
     await session.call("note", {"text": ""})
     await session.checkpoint("here")
+    await session.edit([{"place": ["balance"], "value": 2.0}], by="ann")
+    await session.call("paint", {"colours": ["red"]})
+    await session.rewind(to=5)
     await session.call("paint", {"colours": ["red", "blue"]})
     await session.rewind("here")
     await session.call("note", {"text": "c"})
     await session.verify()
     await session.close()
-    await agrees(store, session, 3)
+    await agrees(store, session, 4)
 
 
 async def test_a_fork_replays_with_what_it_shares(store: Store) -> None:
@@ -185,18 +183,6 @@ async def test_a_fork_replays_with_what_it_shares(store: Store) -> None:
     await fork.rewind(to=2)
     await fork.call("paint", {"colours": ["green"]})
     await agrees(store, fork, 3)
-
-
-async def test_a_replay_has_the_revisions_of_its_record(store: Store) -> None:
-    session = await played(store)
-    await session.record("bell", {"floor": 3})
-    await session.call("note", {"text": "b"})
-    await session.checkpoint("here")
-    await session.edit([{"place": ["balance"], "value": 2.0}], by="ann")
-    await session.call("paint", {"colours": ["red"]})
-    await session.rewind(to=5)
-    await session.call("paint", {"colours": ["blue"]})
-    await agrees(store, session, 3)
 
 
 async def test_nothing_is_written_to_the_store(store: Store) -> None:
@@ -230,58 +216,45 @@ async def test_another_output_is_shown_beside_the_recorded_and_lenient_goes_on(s
     assert (found.calls, [each.number for each in found.differences]) == (3, [2, 3])
 
 
-class Rounding(DeskEnvironment):
-    """Counts in twos."""
-
-    name = "desk"
-
-    @tool
-    def paint(self, state: Desk, colours: list[str]) -> int:
-        """Paint."""
-        return super().paint(state, colours) * 2
+def desk(**parts: Any) -> Any:
+    """A desk some parts of which are others."""
+    return type("OtherDesk", (DeskEnvironment,), {"name": "desk", **parts})()
 
 
-class Reading(DeskEnvironment):
-    """Only looks."""
-
-    name = "desk"
-
-    @tool(effect="read")
-    def paint(self, state: Desk, colours: list[str]) -> int:
-        """Paint nothing."""
-        return len(colours)
+@tool
+def paint_twice(self: Any, state: Desk, colours: list[str]) -> int:
+    """Paint."""
+    return DeskEnvironment.paint(self, state, colours) * 2
 
 
-class Refusing(DeskEnvironment):
-    """Paints nothing red."""
-
-    name = "desk"
-
-    @tool
-    def paint(self, state: Desk, colours: list[str]) -> int:
-        """Paint."""
-        if "red" in colours:
-            raise ToolError("not red")
-        return super().paint(state, colours)
+@tool(effect="read")
+def paint_nothing(self: Any, state: Desk, colours: list[str]) -> int:
+    """Paint."""
+    return len(colours)
 
 
-class Otherwise(DeskEnvironment):
-    """Begins with another note."""
+@tool
+def paint_nothing_red(self: Any, state: Desk, colours: list[str]) -> int:
+    """Paint."""
+    if "red" in colours:
+        raise ToolError("not red")
+    return DeskEnvironment.paint(self, state, colours)
 
-    name = "desk"
 
-    def seed(self, task: DeskTask) -> Desk:
-        return Desk(notes=["x"])
+@tool(effect="read")
+def first(self: Any, state: Desk) -> str:
+    """Not what was written last."""
+    return state.notes[0]
 
 
 @pytest.mark.parametrize(
     ("other", "number", "same_output", "state"),
     [
-        (Rounding(), 1, False, None),
-        (Reading(), 1, True, "colours"),
-        (silent(), 2, True, "gone"),
-        (slow(), 2, True, "the clock was advanced by: 5 s → 6 s"),
-        (Otherwise(), 0, True, "notes[0]"),
+        (desk(paint=paint_twice), 1, False, None),
+        (desk(paint=paint_nothing), 1, True, "colours"),
+        (SILENT, 2, True, "gone"),
+        (SLOW, 2, True, "the clock was advanced by: 5 s → 6 s"),
+        (desk(seed=lambda self, task: Desk(notes=["x"])), 0, True, "notes[0]"),
     ],
     ids=["output", "read", "state", "time", "seed"],
 )
@@ -300,7 +273,7 @@ async def test_a_call_that_fails_now_is_a_difference_and_rewinds_still_find_thei
     )
     await session.rewind(to=3)
     await session.call("paint", {"colours": ["green"]})
-    found = await replay_session(Refusing(), store, session.id, lenient=True)
+    found = await replay_session(desk(paint=paint_nothing_red), store, session.id, lenient=True)
     assert found.refused is None
     assert [each.number for each in found.differences] == [1, 2, 3, 4]  # the second tells its revision
     assert found.differences[0].now == {"error": {"code": "tool_error", "message": "not red"}}
@@ -317,27 +290,16 @@ async def test_external_tools_are_not_run_again(store: Store) -> None:
     assert environment.sent == []
 
 
-async def test_calls_on_shared_states_are_refused(store: Store) -> None:
-    session = await played(store, ("praise", {}))
-    found = await replay_session(DeskEnvironment(), store, session.id)
-    assert found.calls == 0
-    says(str(found.refused))
-
-
 @pytest.mark.usefixtures("snapshot_every_commit")
-async def test_a_pruned_session_is_refused(store: Store) -> None:
-    session = await played(store, *[("note", {"text": "x"})] * 3)
-    await store.prune(session.id, 3)
-    found = await replay_session(DeskEnvironment(), store, session.id)
-    says(str(found.refused))
-
-
-async def test_a_session_of_another_environment_is_refused(store: Store) -> None:
-    class Other(DeskEnvironment):
-        """The same by another name."""
-
-    session = await played(store)
-    says(str((await replay_session(Other(), store, session.id)).refused))
+async def test_a_session_that_cannot_be_replayed_is_refused(store: Store) -> None:
+    same, other = DeskEnvironment(), desk(name="other")
+    shared = await played(store, ("praise", {}))
+    pruned = await played(store, *[("note", {"text": "x"})] * 3)
+    await store.prune(pruned.id, 3)
+    for environment, session in ((same, shared), (same, pruned), (other, shared)):
+        found = await replay_session(environment, store, session.id)
+        assert found.calls == 0
+        says(str(found.refused))
 
 
 class NewDesk(State, version=2):
@@ -420,21 +382,12 @@ async def test_a_row_whose_session_is_gone_replays_from_its_response(collect: An
 
 @pytest.mark.parametrize("stored", [True, False])
 async def test_a_read_that_says_something_else_is_a_difference(collect: Any, store: Store, stored: bool) -> None:
-    class Misreading(DeskEnvironment):
-        """Reads the first."""
-
-        name = "desk"
-
-        @tool(effect="read")
-        def last(self, state: Desk) -> str:
-            """Not what was written last."""
-            return state.notes[0]
-
+    misreading = desk(last=first)
     path = await collect(DeskEnvironment())
     kept = store if stored else None
-    found = await replay_rollouts(Misreading(), path, kept, reads="check", lenient=True)
+    found = await replay_rollouts(misreading, path, kept, reads="check", lenient=True)
     assert [[each.number for each in one.differences] for one in found] == [[2, 7], [2, 7]]
-    assert not any(each.differences for each in await replay_rollouts(Misreading(), path, kept, lenient=True))
+    assert not any(each.differences for each in await replay_rollouts(misreading, path, kept, lenient=True))
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -448,41 +401,19 @@ async def test_a_failed_call_that_succeeds_now_is_a_difference(collect: Any, sto
 async def test_a_failed_call_after_a_users_answer_is_not_taken_for_an_earlier_one(
     tmp_path: Path, store: Store, url: str
 ) -> None:
-    class Talkative(DeskEnvironment):
-        """The same, with a user."""
-
-        name = "desk"
-
-        def reply(self, state: Desk, message: str) -> str | None:
-            return "Write." if message == "What?" else None
-
+    talkative = desk(reply=lambda self, state, message: "Write." if message == "What?" else None)
     answers = [[function_call("note", "c", text="one")], [function_call("note", "c", text="")]]
     model = scripted([message("What?")], *answers)
     files = RunFiles(tmp_path / "out.jsonl")
-    await run(make_run(environment=Talkative(), model=model, files=files, tasks=[{}], store=url))
-    [found] = await replay_rollouts(Talkative(), files.rollouts, store, reads="check")
+    await run(make_run(environment=talkative, model=model, files=files, tasks=[{}], store=url))
+    [found] = await replay_rollouts(talkative, files.rollouts, store, reads="check")
     assert (found.refused, found.calls, found.differences) == (None, 2, [])
 
 
 async def test_a_replay_that_agrees_reads_no_world(collect: Any, store: Store) -> None:
-    class Furnished(DeskEnvironment):
-        """The same, with a world."""
-
-        name = "desk"
-
-        def world(self) -> Desk:
-            return Desk(colours={"grey"})
-
-        def seed(self, state: Desk, task: DeskTask) -> None:
-            state.notes.append(task.first)
-
-    class Other(Furnished):
-        """Of another colour."""
-
-        name = "desk"
-
-        def world(self) -> Desk:
-            return Desk(colours={"green"})
+    def furnished(colour: str) -> Any:
+        world = Desk(colours={colour})
+        return desk(world=lambda self: world, seed=lambda self, state, task: state.notes.append(task.first))
 
     class Watched(WrappedStore):
         loaded: list[str | None] = []
@@ -492,11 +423,11 @@ async def test_a_replay_that_agrees_reads_no_world(collect: Any, store: Store) -
                 self.loaded.append(session)
             return work(*args, **kwargs)
 
-    path = await collect(Furnished(), function_call("note", "c", text="one"))
+    path = await collect(furnished("grey"), function_call("note", "c", text="one"))
     sessions = {row["_stateroom_session"] for row in rows(path)}
-    assert not any(each.differences for each in await replay_rollouts(Furnished(), path, Watched(store)))
+    assert not any(each.differences for each in await replay_rollouts(furnished("grey"), path, Watched(store)))
     assert {*Watched.loaded} == sessions
-    assert [each.differences[0].number for each in await replay_rollouts(Other(), path, store)] == [0]
+    assert [each.differences[0].number for each in await replay_rollouts(furnished("green"), path, store)] == [0]
 
 
 async def test_two_rows_may_be_of_one_session(collect: Any, store: Store) -> None:
@@ -505,12 +436,6 @@ async def test_two_rows_may_be_of_one_session(collect: Any, store: Store) -> Non
     write_rows(twins, [*rows(path), *rows(path)])
     found = await replay_rollouts(DeskEnvironment(), twins, store)
     assert total(found, "calls") == 12
-
-
-async def test_strict_stops_at_the_first_row_that_differs(collect: Any, store: Store) -> None:
-    path = await collect(DeskEnvironment())
-    assert len(await replay_rollouts(silent(), path, store)) == 1
-    assert len(await replay_rollouts(silent(), path, store, lenient=True)) == 2
 
 
 async def test_external_calls_of_rollouts_are_taken_from_their_logs(collect: Any, store: Store) -> None:
@@ -571,24 +496,15 @@ async def test_without_a_state_the_responses_replay(tmp_path: Path) -> None:
 # What is on record.
 
 
-def output(call_id: str, text: str) -> Item:
-    return {"type": "function_call_output", "call_id": call_id, "output": text}
-
-
 def test_calls_are_known_by_where_they_stand() -> None:
-    items = [
-        function_call("a", "x"),
-        function_call("b", "y"),
-        output("y", "1"),
-        output("x", "2"),
-        message("hm"),
-        function_call("server__a", "x"),
-        output("x", "plain text"),
-        message("what?"),
+    call, output = function_call, function_call_output
+    items = [call("a", "x"), call("b", "y"), output("y", "1"), output("x", "2"), message("hm")]
+    items += [call("server__a", "x"), output("x", "plain text"), message("what?")]
+    items += [
         {"type": "message", "role": "user", "content": "that"},
-        function_call("a", "z"),
+        call("a", "z"),
         output("z", "3"),
-        function_call("a", "open"),
+        call("a", "open"),
     ]
     found = [(call.name, call.id, call.output) for call in recorded_calls({"output": items}, {"a", "b"})]
     assert found == [("b", "0.0.1", 1), ("a", "0.0.0", 2), ("a", "0.1.0", "plain text"), ("a", "0.3.0", 3)]
@@ -596,7 +512,7 @@ def test_calls_are_known_by_where_they_stand() -> None:
 
 def test_what_has_left_no_entry_stands_between_those_that_have() -> None:
     def said(name: str, text: str) -> list[Item]:
-        return [function_call(name, "c", n=1), output("c", text)]
+        return [function_call(name, "c", n=1), function_call_output("c", text)]
 
     items = [*said("look", "0"), *said("put", '{"error":{"code":"tool_error","message":""}}'), *said("put", "1")]
     items += [*said("look", "1"), *said("put", "1"), *said("look", "2")]

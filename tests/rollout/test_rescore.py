@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stateroom import Environment, Episode, SessionInfo, Sessions, State, Task, Verdict, tool
-from stateroom.errors import CannotWrite, NotFound, StoreUnavailable
+from stateroom.errors import CannotWrite, StoreUnavailable
 from stateroom.gallery import WeatherEnvironment
 from stateroom.model import Answer, Model, ModelSource, Request, Scripted, Usage, function_call, message
 from stateroom.rollout import RescoreReport, RunFiles, rescore_rollouts, run
@@ -53,14 +53,17 @@ class PileEnvironment(Environment[Pile, PileTask]):
         return float(len(state.stones) == episode.task.wanted)
 
 
-class Detailed(PileEnvironment):
-    """Tells more, and some of it under a name that is the task's."""
+def judging(name: str, verify: Callable[..., Any], base: Any = PileEnvironment) -> Any:
+    """The same environment with another verifier."""
+    return type(name, (base,), {"name": base.name, "verify": verify})
 
-    name = "pile"
 
-    def verify(self, state: Pile, episode: Episode) -> Verdict:
-        return Verdict(0.5, {"part": 0.5}, {"height": len(state.stones)}, "so so", {"wanted": "covered", "seen": [1]})
-
+Detailed = judging(
+    "Detailed",  # tells more, and some of it under a name that is the task's
+    lambda self, state: Verdict(
+        0.5, {"part": 0.5}, {"height": len(state.stones)}, "so so", {"wanted": "covered", "seen": [1]}
+    ),
+)
 
 TWO = ModelSource(
     "two", lambda seed: Scripted([*([function_call("put", f"c{n}", weight=n + 1)] for n in range(2)), "done"])
@@ -96,7 +99,9 @@ async def again(
     return await rescore_rollouts(environment, rollouts, files, store, at=at), files
 
 
-async def test_new_rows_are_what_a_run_with_the_new_verifier_would_have_written(collect: Any, store: Store) -> None:
+async def test_new_rows_are_what_a_run_with_the_new_verifier_writes_and_changes_are_told(
+    collect: Any, store: Store
+) -> None:
     old = await collect(PileEnvironment(), repeats=2)
     report, files = await again(Detailed(), old, store)
     told = rows(await collect(Detailed(), "told", repeats=2))
@@ -106,6 +111,9 @@ async def test_new_rows_are_what_a_run_with_the_new_verifier_would_have_written(
     assert json.loads(files.metrics.read_text()) == json.loads(RunFiles(old.parent / "told.jsonl").metrics.read_text())
     assert not files.failures.exists()
     assert report.metrics["agent_metrics"]["mean/reward_components/part"] == 0.5
+    assert sorted([change[1:] for change in report.changes]) == [(0.0, 0.5)] * 2 + [(1.0, 0.5)] * 4
+    changed = [(task.task, task.episodes, task.before, task.after) for task in report.tasks()]
+    assert changed == [(0, 2, 1.0, 0.5), (1, 2, 0.0, 0.5), (2, 2, 1.0, 0.5)]
 
 
 async def test_a_row_may_be_judged_again_and_nothing_of_the_old_verdict_lingers(collect: Any, store: Store) -> None:
@@ -118,16 +126,6 @@ async def test_a_row_may_be_judged_again_and_nothing_of_the_old_verdict_lingers(
     assert [row[REVERIFIED]["reward"] for row in rows(second.rollouts)] == [0.5] * 3
 
 
-async def test_the_report_tells_what_has_changed(collect: Any, store: Store) -> None:
-    report, _ = await again(Detailed(), await collect(PileEnvironment(), repeats=2), store)
-    assert sorted([change[1:] for change in report.changes]) == [(0.0, 0.5)] * 2 + [(1.0, 0.5)] * 4
-    assert [(task.task, task.episodes, task.before, task.after) for task in report.tasks()] == [
-        (0, 2, 1.0, 0.5),
-        (1, 2, 0.0, 0.5),
-        (2, 2, 1.0, 0.5),
-    ]
-
-
 async def test_nothing_is_written_to_the_store(collect: Any, store: Store) -> None:
     old = await collect(PileEnvironment())
     sessions = [row["_stateroom_session"] for row in rows(old)]
@@ -138,14 +136,12 @@ async def test_nothing_is_written_to_the_store(collect: Any, store: Store) -> No
     assert await store.maintenance.sizes() == sizes
 
 
-class Lucky(PileEnvironment):
-    """Rewards chance."""
+def by_luck(self: Any, rng: Any, clock: Any, new_id: Any, session: SessionInfo) -> Verdict:
+    told = [rng.random(), clock.now().isoformat(), new_id(), session.id, session.step, session.task.wanted]
+    return Verdict(rng.random(), details={"told": told})
 
-    name = "pile"
 
-    def verify(self, state: Pile, rng: Any, clock: Any, new_id: Any, session: SessionInfo) -> Verdict:
-        told = [rng.random(), clock.now().isoformat(), new_id(), session.id, session.step, session.task.wanted]
-        return Verdict(rng.random(), details={"told": told})
+Lucky = judging("Lucky", by_luck)
 
 
 async def test_luck_and_time_are_those_of_the_first_verdict(collect: Any, store: Store) -> None:
@@ -154,19 +150,12 @@ async def test_luck_and_time_are_those_of_the_first_verdict(collect: Any, store:
     assert [without(row, REVERIFIED) for row in rows(files.rollouts)] == rows(old)
 
 
-class LookingBack(PileEnvironment):
-    """Judges the way."""
-
-    name = "pile"
-
-    def verify(self, episode: Episode) -> Verdict:
-        weights = [call.input["weight"] for call in episode.calls()]
-        return Verdict(1.0, details={"weights": weights, "heights": [len(state.stones) for state in episode.states()]})
+def by_the_way(self: Any, episode: Episode) -> Verdict:
+    weights = [call.input["weight"] for call in episode.calls()]
+    return Verdict(1.0, details={"weights": weights, "heights": [len(state.stones) for state in episode.states()]})
 
 
-async def test_a_verifier_may_look_back(collect: Any, store: Store) -> None:
-    _, files = await again(LookingBack(), await collect(PileEnvironment()), store)
-    assert [(row["weights"], row["heights"]) for row in rows(files.rollouts)] == [([1, 2], [0, 1, 2])] * 3
+LookingBack = judging("LookingBack", by_the_way)
 
 
 @pytest.mark.parametrize(
@@ -204,13 +193,11 @@ async def test_expired_and_closed_sessions_with_snapshots_will_do(
 # Shared states.
 
 
-class Famous(PileEnvironment):
-    """Looks at who piles."""
+def by_fame(self: Any, user: Fame) -> float:
+    return float(user.points)
 
-    name = "pile"
 
-    def verify(self, state: Pile, user: Fame) -> float:
-        return float(user.points)
+Famous = judging("Famous", by_fame)
 
 
 async def test_shared_states_are_those_of_then(collect: Any, store: Store) -> None:
@@ -253,17 +240,12 @@ async def refuses(rollouts: Path, store: Store, change: dict[str, Any], environm
     says(failure["error"])
 
 
-class OtherPile(PileEnvironment):
-    """The same by another name."""
-
-    name = "other"
-
-
 @pytest.mark.parametrize("kind", ["missing", "gone", "of another environment", "never judged"])
 async def test_a_row_without_a_session_that_was_judged_is_refused(collect: Any, store: Store, kind: str) -> None:
+    other = type("Other", (PileEnvironment,), {"name": "other"})
     session: str | None = {"missing": None, "gone": "gone"}.get(kind)
     if kind in ("of another environment", "never judged"):
-        seeded = await Sessions[Any](PileEnvironment() if kind == "never judged" else OtherPile(), store).seed({})
+        seeded = await Sessions[Any](PileEnvironment() if kind == "never judged" else other(), store).seed({})
         session = seeded.id
         if kind == "of another environment":
             await seeded.verify()
@@ -289,31 +271,14 @@ async def test_a_row_whose_past_was_pruned_is_refused_if_that_is_asked_for(colle
     assert len(report.rows) == 3
 
 
-class Reading(PileEnvironment):
-    """Looks at what was answered."""
-
-    name = "pile"
-
-    def verify(self, episode: Episode) -> float:
-        return float(len(episode.response["output"]))
-
-
 async def test_a_row_with_another_response_than_was_judged_is_refused(collect: Any, store: Store) -> None:
-    old = await collect(Reading())
-    await refuses(old, store, {"response": {"output": []}}, Reading())
-
-
-class Raising(PileEnvironment):
-    """Fails where three stones were wanted."""
-
-    name = "pile"
-
-    def verify(self, episode: Episode) -> Any:
-        return {2: 1.0, 3: None}[episode.task.wanted] or 1 / 0
+    reading = judging("Reading", lambda self, episode: float(len(episode.response["output"])))()
+    await refuses(await collect(reading), store, {"response": {"output": []}}, reading)
 
 
 async def test_a_verifier_that_raises_fails_its_row_alone(collect: Any, store: Store) -> None:
-    report, files = await again(Raising(), await collect(PileEnvironment()), store)
+    raising = judging("Raising", lambda self, episode: {2: 1.0, 3: None}[episode.task.wanted] or 1 / 0)
+    report, files = await again(raising(), await collect(PileEnvironment()), store)
     assert len(report.rows) == 2
     [failure] = rows(files.failures)
     assert (failure["_ng_failure_class"], failure["error"]) == ("environment", "ZeroDivisionError: division by zero")
@@ -327,11 +292,6 @@ async def test_a_store_that_fails_is_no_rows_fault(collect: Any, store: Store) -
     assert len(report.rows) == 3
 
 
-async def test_a_state_needs_a_store(collect: Any) -> None:
-    with raises(NotFound):
-        await again(Detailed(), await collect(PileEnvironment()), None)
-
-
 # Going on.
 
 
@@ -343,21 +303,10 @@ async def test_it_goes_on_where_it_was_interrupted(collect: Any, store: Store) -
     part.rollouts.write_bytes(b"".join(lines[:5]) + lines[5][:40])
     part.metrics.unlink()
     write_rows(part.failures, [{"left": "over"}])
-    judged = 0
-
-    class Counted(Detailed):
-        """Counts."""
-
-        name = "pile"
-
-        def verify(self, state: Pile, episode: Episode) -> Verdict:
-            nonlocal judged
-            judged += 1
-            return super().verify(state, episode)
-
-    Counted.__qualname__, Counted.__module__ = Detailed.__qualname__, Detailed.__module__
-    report, _ = await again(Counted(), old, store, "part")
-    assert (judged, report.resumed, len(report.rows)) == (7, 5, 12)
+    judged: list[Any] = []
+    counted = judging("Detailed", lambda self, state: judged.append(state) or Detailed.verify(self, state))
+    report, _ = await again(counted(), old, store, "part")
+    assert (len(judged), report.resumed, len(report.rows)) == (7, 5, 12)
     assert rows(part.rollouts) == rows(whole.rollouts)
     assert part.metrics.read_bytes() == whole.metrics.read_bytes()
     assert not part.failures.exists()
@@ -390,14 +339,6 @@ async def test_it_does_not_go_on_with_something_else(collect: Any, store: Store,
     assert files.rollouts.read_bytes() == before
 
 
-async def test_rollouts_are_never_written_over(collect: Any, store: Store) -> None:
-    old = await collect(PileEnvironment())
-    before = old.read_bytes()
-    with raises(CannotWrite):
-        await again(Detailed(), old, store, "old")
-    assert old.read_bytes() == before
-
-
 # Without a state.
 
 
@@ -415,15 +356,13 @@ class Echo(Environment):
         return 0.0
 
 
-class EchoJudge(Echo):
-    """Judges what was said."""
+def by_what_was_said(self: Any, episode: Episode) -> Verdict:
+    said = [item["output"] for item in episode.response["output"] if item["type"] == "function_call_output"]
+    fields = sorted(name for name in episode.task.model_dump() if not name.startswith("_"))
+    return Verdict(float(len(said)), details={"said": said, "wanted": "covered", "fields": fields})
 
-    name = "echo"
 
-    def verify(self, episode: Episode) -> Verdict:
-        said = [item["output"] for item in episode.response["output"] if item["type"] == "function_call_output"]
-        fields = sorted(name for name in episode.task.model_dump() if not name.startswith("_"))
-        return Verdict(float(len(said)), details={"said": said, "wanted": "covered", "fields": fields})
+EchoJudge = judging("EchoJudge", by_what_was_said, Echo)
 
 
 async def test_rows_without_a_state_are_all_that_is_needed(collect: Any) -> None:
@@ -438,24 +377,11 @@ async def test_rows_without_a_state_are_all_that_is_needed(collect: Any) -> None
     assert [without(row, *OWN, REVERIFIED) for row in rows(files.rollouts)] == [without(row, *OWN) for row in rows(old)]
 
 
-class Chancy(Echo):
-    """Rewards chance."""
-
-    name = "echo"
-
-    def verify(self, rng: Any) -> float:
-        return float(rng.random())
-
-
 async def test_luck_that_nothing_has_recorded_is_refused(collect: Any) -> None:
-    report, files = await again(Chancy(), await collect(Echo(), model=SAYS), None)
+    chancy = judging("Chancy", lambda self, rng: rng.random(), Echo)
+    report, files = await again(chancy(), await collect(Echo(), model=SAYS), None)
     assert (report.refused, report.rows) == (3, [])
     says(rows(files.failures)[0]["error"])
-
-
-async def test_a_revision_without_a_state_is_a_mistake(collect: Any) -> None:
-    with raises(NotFound):
-        await again(Echo(), await collect(Echo(), model=SAYS), None, at=1)
 
 
 async def test_tokens_and_their_metrics_stay(tmp_path: Path) -> None:

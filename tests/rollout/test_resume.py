@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import tracemalloc
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -27,7 +26,7 @@ from stateroom.rollout import RunFiles, run
 from stateroom.session import Sessions
 from tests.messages import raises
 from tests.plans import make_run
-from tests.rows import comparable, rows, write_rows
+from tests.rows import comparable, rows
 
 EPISODES = 6
 
@@ -107,6 +106,16 @@ class Mason(Model):
         return Answer([function_call("put_stone", f"c{done}")])
 
 
+BUSY = ModelUnavailable("busy")
+
+
+@contextmanager
+def broken(parts: dict[Any, Exception], where: Any, error: Exception) -> Iterator[None]:
+    parts[where] = error
+    yield
+    del parts[where]
+
+
 class Site:
     """A run, as often as somebody goes on with it."""
 
@@ -131,6 +140,11 @@ class Site:
         )
         return await run(plan)
 
+    async def break_down(self, error: Exception = BUSY, **more: Any) -> Any:
+        """Run it with a model that fails before its third stone of three."""
+        with broken(self.model.broken, 2, error):
+            return await self.run(resume=False, **more)
+
     @property
     def rollouts(self) -> list[dict[str, Any]]:
         return rows(self.files.rollouts)
@@ -147,17 +161,9 @@ async def whole(folder: Path, **settings: Any) -> list[dict[str, Any]]:
     return comparable(site.files.rollouts)
 
 
-@contextmanager
-def broken(parts: dict[Any, Exception], where: Any, error: Exception) -> Iterator[None]:
-    parts[where] = error
-    yield
-    del parts[where]
-
-
 async def test_a_model_that_could_not_be_reached_is_asked_for_what_is_missing(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        report = await site.run(resume=False)
+    report = await site.break_down()
     assert (report.failed, [row["_ng_failure_terminal"] for row in site.failures]) == (1, [False])
     report = await site.run()
     assert (report.episodes, report.failed, len(report.rows)) == (EPISODES, 0, EPISODES)
@@ -205,8 +211,7 @@ async def test_an_episode_that_another_worker_has_is_left_to_it_and_tried_again(
 @pytest.mark.parametrize("error", [ModelFailed("nonsense"), ZeroDivisionError("oops")])
 async def test_what_has_failed_for_good_is_not_tried_again(tmp_path: Path, error: Exception) -> None:
     site = Site(tmp_path)
-    with broken(site.model.broken, 2, error):
-        await site.run(resume=False)
+    await site.break_down(error)
     failures = site.failures
     assert [row["_ng_failure_terminal"] for row in failures] == [True]
     asked = [*site.model.asked]
@@ -217,8 +222,7 @@ async def test_what_has_failed_for_good_is_not_tried_again(tmp_path: Path, error
 
 async def test_a_failure_whose_row_was_lost_is_the_same_again(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    with broken(site.model.broken, 2, ModelFailed("nonsense")):
-        await site.run(resume=False)
+    await site.break_down(ModelFailed("nonsense"))
     failures = site.failures
     site.files.failures.unlink()
     report = await site.run()
@@ -265,8 +269,7 @@ async def test_a_limit_that_was_reached_before_is_still_known(tmp_path: Path) ->
 
 async def test_members_of_a_group_go_on_in_their_own_forks(tmp_path: Path) -> None:
     site = Site(tmp_path, group=3)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        assert (await site.run(resume=False)).failed == 3
+    assert (await site.break_down()).failed == 3
     begun = [(row["_stateroom_session"], row["_stateroom_parent"]) for row in site.failures]
     assert (await site.run()).failed == 0
     assert [
@@ -303,20 +306,13 @@ async def test_without_a_state_answers_are_kept_in_a_store_that_is_given(
     tmp_path: Path, kept: dict[str, Any], asked_again: int
 ) -> None:
     site = Site(tmp_path, environment=Weighing(), **kept)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        assert (await site.run(resume=False)).failed == 1
+    assert (await site.break_down()).failed == 1
     assert (await site.run()).failed == 0
     assert comparable(site.files.rollouts) == await whole(tmp_path, environment=Weighing(), **kept)
     assert len(site.model.asked) == len({*site.model.asked}) + asked_again
 
 
 # What is refused.
-
-
-class OtherEnvironment(PileEnvironment):
-    """Another one."""
-
-    name = "other"
 
 
 class HighPileEnvironment(PileEnvironment):
@@ -332,7 +328,7 @@ class HighPileEnvironment(PileEnvironment):
     ("option", "other"),
     [
         ("model", {"model": ModelSource("other", lambda seed: Mason())}),
-        ("environment", {"environment": OtherEnvironment()}),
+        ("environment", {"environment": type("Other", (PileEnvironment,), {"name": "other"})()}),
         ("env_args", {"environment": make_environment(HighPileEnvironment, {"height": 3})}),
         ("seed", {"seed": 1}),
         ("max_steps", {"max_steps": 3}),
@@ -342,8 +338,7 @@ class HighPileEnvironment(PileEnvironment):
 )
 async def test_what_would_give_other_rows_is_refused(tmp_path: Path, option: str, other: dict[str, Any]) -> None:
     site = Site(tmp_path)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        await site.run(resume=False)
+    await site.break_down()
     before = {path: path.read_bytes() for path in (site.files.rollouts, site.files.failures)}
     with pytest.raises(InvalidOption) as refused:
         await site.run(**other)
@@ -361,8 +356,7 @@ async def test_rollouts_without_their_inputs_are_refused(tmp_path: Path) -> None
 
 async def test_a_session_that_has_expired_is_not_begun_again(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        await site.run(resume=False)
+    await site.break_down()
     put = [*site.environment.put]
     async with open_store(site.store) as store:
         await store.touch(site.failures[0]["_stateroom_session"], now=0.0, expires=1.0)
@@ -370,17 +364,6 @@ async def test_a_session_that_has_expired_is_not_begun_again(tmp_path: Path) -> 
     assert report.failed == 1
     assert "has expired" in str(report.first_error)
     assert site.environment.put == put
-
-
-async def test_a_run_that_another_process_is_at_is_left_alone(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        await site.run(resume=False)
-    before = {path: path.read_bytes() for path in (site.files.rollouts, site.files.failures)}
-    with site.files.lock(), raises(CannotWrite):
-        await site.run()
-    assert {path: path.read_bytes() for path in before} == before
-    assert (await site.run()).failed == 0
 
 
 async def test_a_run_is_held_while_it_goes_on(tmp_path: Path) -> None:
@@ -409,30 +392,11 @@ async def test_what_is_a_group_and_what_is_not_must_be_gone_on_with_as_such(tmp_
         assert (await site.run(group=before)).failed == 0
 
 
-async def test_the_rows_of_a_long_run_are_not_in_memory_at_once(tmp_path: Path) -> None:
-    site = Site(tmp_path, environment=Weighing())
-    await site.run(resume=False)  # what is imported and cached on first use
-    [first, *_] = site.rollouts
-    long = {**first, "response": {**first["response"], "output": [message("long " * 100_000)]}}
-    keys = [{"_ng_task_index": index, "_ng_rollout_index": 0} for index in range(100)]
-    write_rows(site.files.inputs, [{**row, "wanted": 0} for row in keys[EPISODES:]])
-    write_rows(site.files.rollouts, [{**long, **row} for row in keys[EPISODES:]])
-    tracemalloc.start()
-    try:
-        report = await site.run()
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert (report.failed, len(report.rows)) == (0, 100)
-    assert peak < site.files.rollouts.stat().st_size / 2
-
-
 async def test_the_times_of_all_processes_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = itertools.count()
     monkeypatch.setattr("stateroom.agent.loop.perf_counter", lambda: next(ticks))  # all that is waited for takes 1 s
     site = Site(tmp_path, concurrency=1)
-    with broken(site.model.broken, 2, ModelUnavailable("busy")):
-        await site.run(resume=False)
+    await site.break_down()
     await site.run()
     for row in site.rollouts:
         times = row["_stateroom_times"]

@@ -3,24 +3,21 @@
 import asyncio
 import json
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stateroom import Environment, Episode, State, Verdict, open_store, tool
-from stateroom.errors import CannotWrite, UnknownStore
+from stateroom import Environment, Episode, State, Verdict, open_store
+from stateroom.errors import CannotWrite
 from stateroom.gallery import CounterEnvironment
-from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
+from stateroom.model import Item, ModelSource, Policy, Scripted, function_call, message
 from stateroom.rollout import Report, Run, RunFiles, aggregate, run
 from tests.messages import raises
 from tests.plans import make_run
 from tests.rows import comparable, rows, write_rows
 
-REFERENCE = CounterEnvironment.policies["reference"]
-NOISY = CounterEnvironment.policies["noisy"]
+REFERENCE, NOISY = (ModelSource(name, CounterEnvironment.policies[name]) for name in ("reference", "noisy"))
 
 
 def counter_task(start: int, addition: int, **more: Any) -> dict[str, Any]:
@@ -31,15 +28,9 @@ def counter_task(start: int, addition: int, **more: Any) -> dict[str, Any]:
 TASKS = [counter_task(n, n + 1) for n in range(3)]
 
 
-def plan(tmp_path: Path, policy: Callable[[int], Policy] = REFERENCE, name: str = "out", **changes: Any) -> Run:
-    settings: dict[str, Any] = {
-        "environment": CounterEnvironment(),
-        "model": ModelSource("some_policy", policy),
-        "tasks": TASKS,
-        "files": RunFiles(tmp_path / f"{name}.jsonl"),
-        "store": "memory://",
-    }
-    return make_run(**(settings | changes))
+def plan(tmp_path: Path, model: ModelSource = REFERENCE, name: str = "out", **changes: Any) -> Run:
+    settings: dict[str, Any] = {"environment": CounterEnvironment(), "tasks": TASKS, "store": "memory://"}
+    return make_run(model=model, files=RunFiles(tmp_path / f"{name}.jsonl"), **(settings | changes))
 
 
 class Judge(State):
@@ -48,15 +39,6 @@ class Judge(State):
 
 class JudgeEnvironment(Environment[Judge]):
     """Whatever the task wants of its verdict."""
-
-    def seed(self, task: Any) -> Judge:
-        if getattr(task, "unseeded", False):
-            raise LookupError("no such seed")
-        return Judge()
-
-    @tool
-    def nothing(self, state: Judge) -> None:
-        """Do nothing."""
 
     def verify(self, state: Judge, episode: Episode) -> Verdict:
         verdict = VERDICTS[episode.task.verdict]
@@ -77,41 +59,28 @@ VERDICTS: dict[str, Any] = {
 }
 
 
-class Silent(Policy):
-    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-        return [message("")]
+SILENT = ModelSource("silent", lambda seed: Scripted([""]))
 
 
-async def judged(tmp_path: Path, *verdicts: str, **more: Any) -> tuple[Report, RunFiles]:
-    tasks = [{"verdict": verdict, **more} for verdict in verdicts]
-    planned = plan(tmp_path, Silent, environment=JudgeEnvironment(), tasks=tasks)
+async def judged(tmp_path: Path, *verdicts: str) -> tuple[Report, RunFiles]:
+    tasks = [{"verdict": verdict} for verdict in verdicts]
+    planned = plan(tmp_path, SILENT, environment=JudgeEnvironment(), tasks=tasks)
     return await run(planned), planned.files
 
 
-async def test_inputs_are_materialized_in_order(tmp_path: Path) -> None:
+async def test_a_rollout_is_its_input_and_the_verdict(tmp_path: Path) -> None:
     given = plan(tmp_path, repeats=2, limit=2)
-    await run(given)
+    report = await run(given)
     inputs = [json.loads(line) for line in given.files.inputs.read_text().splitlines()]
     assert [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in inputs] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    for row in inputs:
-        assert row == {
-            **TASKS[row["_ng_task_index"]],
-            "agent_ref": {"type": "responses_api_agents", "name": "counter_agent"},
-            "_ng_task_index": row["_ng_task_index"],
-            "_ng_rollout_index": row["_ng_rollout_index"],
-            "_stateroom_session": row["_stateroom_session"],
-        }
     assert len({row["_stateroom_session"] for row in inputs}) == 4
-
-
-async def test_a_rollout_is_its_input_and_the_verdict(tmp_path: Path) -> None:
-    given = plan(tmp_path)
-    report = await run(given)
-    inputs = {row["_ng_task_index"]: row for row in rows(given.files.inputs)}
+    agent = {"type": "responses_api_agents", "name": "counter_agent"}
     rollouts = rows(given.files.rollouts)
-    assert (report.episodes, report.failed, len(rollouts)) == (3, 0, 3)
-    for row in rollouts:
-        assert row.items() >= inputs[row["_ng_task_index"]].items()
+    assert (report.episodes, report.failed) == (4, 0)
+    for told, row in zip(inputs, rollouts, strict=True):
+        own = {name: told[name] for name in ("_ng_task_index", "_ng_rollout_index", "_stateroom_session")}
+        assert told == {**TASKS[told["_ng_task_index"]], "agent_ref": agent, **own}
+        assert row.items() >= told.items()
         assert (row["reward"], row["tool_calls"], row["truncated"]) == (1.0, 2, 0)
         assert row["response"]["object"] == "response"
         assert row["response"]["status"] == "completed"
@@ -133,14 +102,9 @@ REQUIRED = {
 
 
 async def test_rollouts_have_what_nemo_gym_requires(tmp_path: Path) -> None:
-    class Thinks(Policy):
-        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-            if outputs_of(conversation):
-                return [message("done"), {**message("really"), "id": "msg_own"}]
-            thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
-            return [thought, function_call("get_counter_value", "c")]
-
-    given = plan(tmp_path, lambda seed: Thinks(), limit=1)
+    thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
+    answers = [thought, function_call("get_counter_value", "c")], [message("done"), {**message("no"), "id": "msg_own"}]
+    given = plan(tmp_path, ModelSource("thinks", lambda seed: Scripted([*answers])), limit=1)
     await run(given)
     (row,) = rows(given.files.rollouts)
     assert row.keys() >= {"responses_create_params", "response", "reward"}
@@ -200,12 +164,12 @@ async def test_aggregate_metrics_are_written(tmp_path: Path) -> None:
     assert 0 < written["agent_metrics"]["mean/reward"] < 1
 
 
-async def test_the_seed_decides_everything(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"repeats": 8, "policy": NOISY}
+@pytest.mark.parametrize("times", [{"repeats": 8}, {"group": 4}], ids=["repeats", "group"])
+async def test_the_seed_decides_everything(tmp_path: Path, times: dict[str, int]) -> None:
     plans = [
-        plan(tmp_path, name="a", **settings, seed=7, concurrency=1),
-        plan(tmp_path, name="b", **settings, seed=7, concurrency=16, store=f"sqlite:///{tmp_path / 'rooms.db'}"),
-        plan(tmp_path, name="c", **settings, seed=8),
+        plan(tmp_path, NOISY, "a", **times, seed=7, concurrency=1),
+        plan(tmp_path, NOISY, "b", **times, seed=7, concurrency=16, store=f"sqlite:///{tmp_path / 'rooms.db'}"),
+        plan(tmp_path, NOISY, "c", **times, seed=8),
     ]
     for each in plans:
         await run(each)
@@ -214,29 +178,27 @@ async def test_the_seed_decides_everything(tmp_path: Path) -> None:
     assert [row["reward"] for row in first] != [row["reward"] for row in other]
 
 
+ERRORS: list[BaseException] = [RuntimeError("no answer"), SystemExit(), asyncio.CancelledError()]
+ERRORS += [KeyboardInterrupt(), GeneratorExit()]
+
+
 class Broken(Policy):
     """Breaks down in a way of its own for each task."""
 
-    def respond(self, conversation: list[Item], tools: list[Item]) -> Any:
-        match conversation[0]["content"]:
-            case "add 1":
-                raise RuntimeError("no answer")
-            case "add 2":
-                sys.exit()
-            case "add 3":
-                raise asyncio.CancelledError
-            case "add 4":
+    def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
+        match int(conversation[0]["content"].split()[1]):
+            case number if number <= len(ERRORS):
+                raise ERRORS[number - 1]
+            case 6:
                 return [{"type": "message", "content": {1}}]
-            case "add 5":
-                raise KeyboardInterrupt
-            case "add 6":
-                raise GeneratorExit
         return [function_call("increment_counter", "c", count=7)] if len(conversation) == 1 else [message("\ud800")]
 
 
 async def test_a_broken_policy_fails_its_episode_and_the_run_goes_on(tmp_path: Path) -> None:
     tasks = [counter_task(0, n) for n in range(1, 8)]
-    given = plan(tmp_path, Broken, tasks=tasks, concurrency=1, store=f"sqlite:///{tmp_path / 'rooms.db'}")
+    given = plan(
+        tmp_path, ModelSource("broken", Broken), tasks=tasks, concurrency=1, store=f"sqlite:///{tmp_path / 'rooms.db'}"
+    )
     report = await run(given)
     (finished,), failed = rows(given.files.rollouts), rows(given.files.failures)
     assert (report.episodes, report.failed, finished["reward"]) == (7, 6, 1.0)
@@ -254,11 +216,7 @@ async def test_a_broken_policy_fails_its_episode_and_the_run_goes_on(tmp_path: P
 
 
 async def test_a_policy_that_cannot_be_made_is_a_policy_failure(tmp_path: Path) -> None:
-    class Unmade(Silent):
-        def __init__(self, seed: int) -> None:
-            raise OSError("no such model")
-
-    given = plan(tmp_path, Unmade)
+    given = plan(tmp_path, ModelSource("unmade", lambda seed: dict[str, Any]()["no such model"]))
     assert (await run(given)).failed == 3
     assert {row["_ng_failure_class"] for row in rows(given.files.failures)} == {"model"}
     assert rows(given.files.rollouts) == []
@@ -272,13 +230,6 @@ async def test_a_broken_verifier_fails_its_episode_and_the_run_goes_on(tmp_path:
     assert rows(files.rollouts)[0]["verdict"] == "plain"
 
 
-async def test_a_seed_that_raises_fails_its_episode(tmp_path: Path) -> None:
-    report, files = await judged(tmp_path, "plain", unseeded=True)
-    (failed,) = rows(files.failures)
-    assert report.failed == 1
-    assert (failed["_ng_failure_class"], failed["error"]) == ("environment", "LookupError: no such seed")
-
-
 async def test_what_a_verdict_says_is_in_the_row_and_cannot_change_the_bookkeeping(tmp_path: Path) -> None:
     report, files = await judged(tmp_path, "plain", "clash")
     plain, clash = rows(files.rollouts)
@@ -290,30 +241,20 @@ async def test_what_a_verdict_says_is_in_the_row_and_cannot_change_the_bookkeepi
     assert len(report.metrics["group_level_metrics"]) == 2
 
 
-async def test_limits_end_an_episode_and_it_is_verified_all_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("waits", "limits"), [(False, {"max_steps": 1}), (True, {"deadline": 1})])
+async def test_limits_end_an_episode_and_it_is_verified_all_the_same(
+    tmp_path: Path, waits: bool, limits: dict[str, Any]
+) -> None:
     class Endless(Policy):
         async def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-            if len(conversation) > 1 and self.waits:
+            if len(conversation) > 1 and waits:
                 await asyncio.Event().wait()
             return [function_call("increment_counter", "c", count=1)]
 
-        waits = False
-
-    class Waiting(Endless):
-        waits = True
-
-    for name, policy in (("steps", Endless), ("deadline", Waiting)):
-        given = plan(tmp_path, policy, name=name, tasks=[counter_task(0, 1)], max_steps=1 + policy.waits, deadline=1)
-        await run(given)
-        (row,) = rows(given.files.rollouts)
-        assert (row["reward"], row["truncated"], row["response"]["status"]) == (1.0, 1, "incomplete")
-
-
-async def test_rows_are_in_the_file_as_soon_as_an_episode_ends(tmp_path: Path) -> None:
-    given = plan(tmp_path, tasks=TASKS * 3, concurrency=2)
-    lengths: list[int] = []
-    await run(given, lambda row: lengths.append(len(rows(given.files.rollouts))))
-    assert lengths == list(range(1, 10))
+    given = plan(tmp_path, ModelSource("endless", Endless), tasks=[counter_task(0, 1)], **limits)
+    await run(given)
+    (row,) = rows(given.files.rollouts)
+    assert (row["reward"], row["truncated"], row["response"]["status"]) == (1.0, 1, "incomplete")
 
 
 @pytest.mark.parametrize("taken", ["rollouts", "inputs", "failures", "metrics"])
@@ -327,39 +268,15 @@ async def test_an_earlier_run_is_never_written_over(tmp_path: Path, taken: str) 
     assert os.listdir(tmp_path) == [path.name]
 
 
-async def test_a_store_that_cannot_be_opened_leaves_no_files(tmp_path: Path) -> None:
-    with pytest.raises(UnknownStore):
-        await run(plan(tmp_path, store="nowhere://"))
-    assert os.listdir(tmp_path) == []
-
-
-async def test_output_where_nothing_can_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with raises(CannotWrite):
-        await run(plan(tmp_path, files=RunFiles(tmp_path / "file" / "out.jsonl")))
-
-
 async def test_a_file_that_takes_no_more_ends_the_run_with_one_clear_error(tmp_path: Path) -> None:
     given = plan(tmp_path)
 
     def fill(row: Any) -> None:
         given.files.failures.symlink_to("/dev/full")
 
-    class Raises(Silent):
-        def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
-            if conversation[0]["content"] != "add 1":
-                raise RuntimeError
-            return super().respond(conversation, tools)
+    def model(seed: int) -> Scripted:
+        return Scripted([""] if not rows(given.files.rollouts) else [RuntimeError()])
 
     with raises(CannotWrite):
-        await run(plan(tmp_path, Raises, concurrency=1), fill)
+        await run(plan(tmp_path, ModelSource("raises", model), concurrency=1), fill)
     assert len(rows(given.files.rollouts)) == 1
-
-
-@pytest.mark.parametrize("name", ["run", "run.v2.jsonl", "ünï.jsonl"])
-def test_files_are_named_after_the_rollouts(name: str) -> None:
-    files = RunFiles(Path("somewhere") / name)
-    stem = name.removesuffix(".jsonl")
-    assert files.inputs == Path("somewhere") / f"{stem}_materialized_inputs.jsonl"
-    assert files.failures == Path("somewhere") / f"{stem}_failures.jsonl"
-    assert files.metrics == Path("somewhere") / f"{stem}_aggregate_metrics.json"

@@ -73,30 +73,18 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.more("time")
 @pytest.mark.usefixtures("small_batches")
-@pytest.mark.parametrize("few_tasks", [True, False])
-def test_an_episode_takes_few_bytes_of_a_runs_memory(few_tasks: bool, tmp_path: Path) -> None:
-    def planned(episodes: int) -> Run:
-        return plan(tmp_path, episodes // 4) if few_tasks else plan(tmp_path, 1, episodes)
-
-    asyncio.run(run(planned(4)))  # what is imported and cached on first use
-    small, large = peak_of(planned(400)), peak_of(planned(2400))
-    assert (large - small) / 2000 < MOST
-
-
-@pytest.mark.more("time")
-@pytest.mark.usefixtures("small_batches")
-def test_an_episode_takes_few_bytes_of_a_resumed_runs_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["few tasks", "many tasks", "resumed"])
+def test_an_episode_takes_few_bytes_of_a_runs_memory(kind: str, tmp_path: Path) -> None:
     peaks = []
-    for episodes in (4, 400, 2400):
-        planned = plan(tmp_path, episodes // 4, resume=True)
-        asyncio.run(run(planned))
-        lines = planned.files.rollouts.read_bytes().splitlines(keepends=True)
-        planned.files.rollouts.write_bytes(b"".join(lines[:-2]))
+    for episodes in (4, 400, 2400):  # the first ones import and cache what a run uses
+        repeats, tasks = (1, episodes) if kind == "many tasks" else (episodes // 4, 4)
+        planned = plan(tmp_path, repeats, tasks, resume=kind == "resumed")
+        if kind == "resumed":
+            asyncio.run(run(planned))
+            lines = planned.files.rollouts.read_bytes().splitlines(keepends=True)
+            planned.files.rollouts.write_bytes(b"".join(lines[:-2]))
         peaks.append(peak_of(planned))
     assert (peaks[2] - peaks[1]) / 2000 < MOST
-
-
-# The report.
 
 
 async def test_the_rows_of_a_report_read_like_a_list_and_leave_no_file_behind(tmp_path: Path) -> None:
@@ -110,8 +98,6 @@ async def test_the_rows_of_a_report_read_like_a_list_and_leave_no_file_behind(tm
         found[6]
     assert all(name.startswith("3-2") for name in os.listdir(tmp_path))
 
-
-# Inputs.
 
 KEYS = st.tuples(st.integers(0, 3), st.integers(-1, 3))
 

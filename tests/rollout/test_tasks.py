@@ -35,19 +35,14 @@ def path(tmp_path: Path) -> Path:
         (GOOD.replace('"add 1"', "7"), "responses_create_params.input", "a text or a list of items"),
         (GOOD.replace('"add 1"', '["add 1"]'), "responses_create_params.input", "a text or a list of items"),
         (GOOD.replace('"add 1"', '"add 1", "tools": "all"'), "responses_create_params.tools", "a list of tools"),
+        *((line, "", "not a JSON object") for line in (GOOD[:-20], "[1]", "null", "hello", "[" * 100_000)),
     ],
 )
 def test_a_bad_row_is_named_by_file_line_and_field(path: Path, line: str, field: str, words: str) -> None:
-    told = complaint(path, GOOD, line, GOOD)
-    assert told.startswith(f"{path}, line 2: {field}: ")
+    told = complaint(path, GOOD, "", line, GOOD)
+    assert told.startswith(f"{path}, line 3: {field}")
     assert words in told
     assert "\n" not in told
-
-
-@pytest.mark.parametrize("line", [GOOD[:-20], "[1]", "null", "hello", "[" * 100_000])
-def test_a_row_that_is_no_object_is_named_by_its_line(path: Path, line: str) -> None:
-    told = complaint(path, GOOD, "", line)
-    assert told.startswith(f"{path}, line 3: not a JSON object")
 
 
 def test_all_bad_rows_are_told_at_once_but_not_too_many(path: Path) -> None:

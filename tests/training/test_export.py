@@ -139,26 +139,8 @@ async def test_a_file_stays_if_an_export_fails(group: Path, tmp_path: Path) -> N
         await write_table(tmp_path / "out.csv", {}, export_rows(StoredRun.find(group), "sft"))
 
 
-# Rows that are malformed.
-
-ODD: list[Any] = [
-    None,
-    True,
-    -1,
-    3.5,
-    float("nan"),
-    float("-inf"),
-    1e308,
-    10**400,
-    "",
-    "x",
-    "\ud800",
-    [],
-    [3],
-    [[]],
-    {},
-    {"a": 1},
-]
+ODD: list[Any] = [None, True, -1, 3.5, float("nan"), float("-inf"), 1e308, 10**400]
+ODD += ["", "x", "\ud800", [], [3], [[]], {}, {"a": 1}]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -170,9 +170,6 @@ def test_an_adapter_is_loaded_with_its_model(small_model: Path, tmp_path: Path) 
         assert torch.allclose(again(ids).logits, made.network(ids).logits, atol=1e-5)
 
 
-# Chat templates.
-
-
 @pytest.fixture(params=["own", "chatml"])
 def template(request: Any, small_model: Path) -> ChatTemplate:
     tokenizer = PreTrainedTokenizerFast.from_pretrained(small_model)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from examples.training.small_model import make
 from stateroom.cli.app import app
@@ -56,7 +56,11 @@ def figures(folder: Path) -> list[dict[str, float]]:
     return [{k: v for k, v in step.items() if k != "seconds"} for step in read_curve(folder / "curve.jsonl")]
 
 
-# Models that get better.
+def command(line: str) -> Result:
+    """What a command prints, which succeeds."""
+    done = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done
 
 
 def learned(folder: Path, seed: int) -> tuple[float, float]:
@@ -105,9 +109,6 @@ def test_without_the_true_rewards_it_does_not_rise(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(rollouts, "advantages_in_groups", shuffled)
     before, after = learned(tmp_path, 0)
     assert after < before + 0.1
-
-
-# Trainings.
 
 
 def test_the_same_seed_gives_the_same_curve(calling_model: Path, tmp_path: Path) -> None:
@@ -187,41 +188,25 @@ def test_tasks_of_a_file_are_trained_on_but_for_the_last(calling_model: Path, tm
 
 
 def test_the_command_trains_and_tells(calling_model: Path, tmp_path: Path) -> None:
-    options = ["--steps", "2", "--tasks-per-step", "2", "--group", "2", "--max-steps", "3", "--max-tokens", "6"]
-    options += ["--held-out", "2", "--tensorboard", str(tmp_path / "events"), "--output", str(tmp_path / "t")]
-    command = ["train", "counter", "--model", str(calling_model), *options]
-    done = CliRunner().invoke(app, command, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    assert "step 0: reward" in done.output
-    assert f"the model is in {tmp_path / 't' / 'checkpoints' / '00002'}" in done.output.replace("\n", "")
-    again = CliRunner().invoke(app, [*command, "--resume", "--json"], catch_exceptions=False)
-    assert json.loads(again.stdout.splitlines()[-1])["step"] == 2
+    train = f"train counter --model {calling_model} --steps 2 --tasks-per-step 2 --group 2 --max-steps 3 --max-tokens 6"
+    train += f" --held-out 2 --tensorboard {tmp_path / 'events'} --output {tmp_path / 't'}"
+    told = command(train).output
+    assert "step 0: reward" in told
+    assert f"the model is in {tmp_path / 't' / 'checkpoints' / '00002'}" in told.replace("\n", "")
+    assert json.loads(command(f"{train} --resume --json").stdout.splitlines()[-1])["step"] == 2
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: PLC0415
 
     events = EventAccumulator(str(tmp_path / "events"))
     events.Reload()
     curve = read_curve(tmp_path / "t" / "curve.jsonl")
-    told = [event.value for event in events.Scalars("reward")]
-    assert told == pytest.approx([step["reward"] for step in curve if "reward" in step])
+    rewards = [event.value for event in events.Scalars("reward")]
+    assert rewards == pytest.approx([step["reward"] for step in curve if "reward" in step])
 
 
 def test_a_trained_model_runs(calling_model: Path, tmp_path: Path) -> None:
     Trainer(short(calling_model, tmp_path / "t", lora=4, supervised=0)).run()
     (checkpoint,) = (tmp_path / "t" / "checkpoints").iterdir()
-    command = [
-        "run",
-        "counter",
-        "--model",
-        f"transformers:{checkpoint}",
-        "--limit",
-        "2",
-        "--max-steps",
-        "3",
-        "--record-tokens",
-        "exact",
-    ]
-    command += ["--set", "max_output_tokens=6", "--output", str(tmp_path / "r.jsonl")]
-    done = CliRunner().invoke(app, command, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    options = f"--limit 2 --max-steps 3 --record-tokens exact --set max_output_tokens=6 --output {tmp_path / 'r.jsonl'}"
+    command(f"run counter --model transformers:{checkpoint} {options}")
     assert len([*StoredRun.find(tmp_path / "r.jsonl").episodes()]) == 2
