@@ -31,11 +31,13 @@ async def starting(*arguments: str) -> AsyncIterator[Start]:
         started.append(process)
         return process
 
-    yield start
-    for process in started:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+    try:
+        yield start
+    finally:
+        for process in started:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
 
 
 async def line(process: Process) -> str:
