@@ -54,6 +54,14 @@ def test_what_commands_that_run_an_authors_code_take() -> None:
         assert with_option(option).keys() == {*reading, "branch", "check", "train"}
 
 
+def test_the_variable_names_the_store(stateroom: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STATEROOM_STORE", "sqlite:///rooms.db")
+    assert stateroom("run", "counter", "--limit", 2, "--output", "x.jsonl").code == 0
+    assert stateroom("sessions", "list").out.count(" counter ") == 2
+    assert "2 sessions checked" in stateroom("store", "check").out
+    assert stateroom("sessions", "list", "--store", "sqlite:///other.db").code == 2
+
+
 @pytest.mark.parametrize("command", ["run", "branch", "serve"])
 def test_the_variable_of_a_key_can_be_chosen(refuses: Refuses, command: str) -> None:
     refuses(command, "counter", "--model", "chat:m@http://127.0.0.1:1/v1", "--api-key-env", "LAB_KEY")

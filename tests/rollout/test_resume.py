@@ -384,11 +384,11 @@ async def test_a_run_is_held_while_it_goes_on(tmp_path: Path) -> None:
 async def test_what_is_a_group_and_what_is_not_must_be_gone_on_with_as_such(tmp_path: Path) -> None:
     for before, now in ((None, 2), (2, None)):
         site = Site(tmp_path, f"from-{before}")
-        with broken(site.model.broken, 2, ModelUnavailable("busy")):
-            await site.run(resume=False, group=before)
+        await site.break_down(group=before)
+        failures = site.failures
         with pytest.raises(InvalidOption) as refused:
             await site.run(group=now)
-        assert refused.value.option == "group"
+        assert (refused.value.option, site.failures) == ("group", failures)
         assert (await site.run(group=before)).failed == 0
 
 

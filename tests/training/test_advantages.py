@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from stateroom.errors import BadData, InvalidArguments
 from stateroom.model import function_call, function_call_output, message
-from stateroom.rollout import plan_run, run
+from stateroom.rollout import MonteCarlo, TreeFiles, branch, plan_branches, plan_run, read_trees, run
 from stateroom.store import open_store
 from stateroom.training import STATES, advantages, with_states
 from tests.messages import raises
@@ -146,3 +146,29 @@ async def test_equal_states_are_found_across_the_episodes_of_a_run(tmp_path: Pat
         ends.setdefault((row["_ng_task_index"], row[STATES][-1]), set()).add(row["reward"])
     assert all(len(rewards) == 1 for rewards in ends.values())  # the reward of counter follows from the state
     assert any(len({digest for task, digest in ends if task == each}) > 1 for each, _ in ends)
+
+
+async def test_the_wrong_call_has_the_lowest_advantage(tmp_path: Path) -> None:
+    """Where GRPO blames all answers of an episode alike, `vine` finds the one call that lost the reward."""
+    found = blamed = 0
+    for seed in range(3):
+        output = tmp_path / f"{seed}.jsonl"
+        options: dict[str, Any] = {"model": "noisy", "store": "memory://", "output": output, "seed": seed}
+        await branch(plan_branches("extraction", rule=MonteCarlo(24), **options))
+        for nodes in read_trees(TreeFiles(output).tree).values():
+            values = advantages(nodes, "vine")
+            trunk = [index for index, each in enumerate(nodes) if each["id"] in _trunk(nodes)]
+            if nodes[trunk[-1]]["reward"]:
+                continue
+            found += 1
+            worst = min(trunk[1:], key=lambda index: values[index][0])
+            blamed += any(item.get("name") == "extract_synonym_values" for item in nodes[worst]["items"])
+    assert found >= 8
+    assert blamed >= 0.95 * found
+
+
+def _trunk(nodes: list[Row]) -> set[str]:
+    """The episode whose states were forked: the root's first branch."""
+    return {each["id"] for each in nodes if each["id"] in ("0", "0.1") or each["id"].startswith("0.1+")} - {
+        each["id"] for each in nodes if each["id"].count(".") > 1
+    }

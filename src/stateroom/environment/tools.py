@@ -120,6 +120,7 @@ class Tool:
     """The JSON schema of its parameters."""
     returns: dict[str, Any] | None
     """The JSON schema of its results, if they are objects of a known type."""
+    returns_text: ClassVar[bool] = False
 
     def bind(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Validate the model's arguments, and return them by parameter, as copies. Raises `InvalidArguments`."""
@@ -172,6 +173,7 @@ class Hook:
     takes: frozenset[str] = frozenset()
     """The arguments that it takes."""
     retries_unknown: ClassVar[bool] = False
+    returns_text: ClassVar[bool] = True
     definition: ClassVar[dict[str, Any]] = {}
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

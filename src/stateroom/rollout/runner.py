@@ -66,11 +66,12 @@ class ResumePlan:
         return self.unfinished + self.over
 
 
-def prepare_resume(files: RunFiles) -> ResumePlan:
+def prepare_resume(plan: Run) -> ResumePlan:
     """Repair the files of a run that is resumed; gives what it has left to do.
 
     Rows that were cut short are removed, and so are transient failures: their episodes run again.
     """
+    files = plan.files
     if not files.inputs.is_file():
         missing = f"{files.rollouts} cannot be resumed: {files.inputs} is missing"
         raise NotFound(f"{missing}; give another `output`, or start over with `force`")
@@ -80,6 +81,7 @@ def prepare_resume(files: RunFiles) -> ResumePlan:
     index = RunIndex.of(files)
     index.ensure_whole("inputs", "rollouts", "failures")
     rows = index.rows(UNFINISHED, order="task, rollout")
+    _ensure_same_groups(plan, rows)
     [(tasks,)] = index.select(f"SELECT count(DISTINCT task) FROM {INPUTS}")
     [(done, cost)] = index.select("SELECT count(*), total(cost) FROM rows WHERE file = 'rollouts' AND NOT again")
     [(failed,)] = index.select(f"SELECT count(*) FROM ({ENDED})")
@@ -142,8 +144,7 @@ async def run(
         if resumes:
             stack.enter_context(plan.files.lock())
             ensure_same_run(plan)
-            left = prepare_resume(plan.files)
-            _ensure_same_groups(plan, left.rows)
+            left = prepare_resume(plan)
         else:
             plan.check_model()
             left = ResumePlan(RowsOf(plan.files.inputs), plan.task_count * plan.rollouts, plan.task_count)

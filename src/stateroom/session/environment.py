@@ -49,6 +49,10 @@ class SessionTool(Protocol):
     @property
     def retries_unknown(self) -> bool: ...
     @property
+    def returns_text(self) -> bool:
+        """Whether what it returns must be a text or None: it is a hook, which no model can call."""
+
+    @property
     def procedure(self) -> Procedure: ...
     @property
     def definition(self) -> dict[str, Any]:

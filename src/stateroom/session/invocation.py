@@ -172,6 +172,8 @@ async def run_tool(runner: Runner, tool: SessionTool, arguments: dict[str, Any],
         raise  # it was not run
     except (Exception, Asked) as error:
         raise _failure(tool, error, draft, *drafts.values()) from error
+    if tool.returns_text and not isinstance(output, str | None):
+        raise Failed(f"it must return a text or None, not {output!r:.100}")
     return ToolRun(
         call.revision,
         call.state,

@@ -232,7 +232,7 @@ class Session(Generic[S]):
     async def _text(self, hook: SessionTool, result: Awaitable[Result]) -> str | None:
         """The text that `reply` or `instructions` gives."""
         try:
-            text = (await result).output
+            text: str | None = (await result).output
         except Failed as failure:
             if failure.tampered:
                 await self._open.reload_tampered()
@@ -240,8 +240,6 @@ class Session(Generic[S]):
                 if isinstance(failure.__cause__, kind):
                     raise kind(str(failure.__cause__)) from failure
             raise EnvironmentFailed(f"the environment's {hook.name} failed: {failure}") from failure
-        if not isinstance(text, str | None):
-            raise EnvironmentFailed(f"the environment's {hook.name} must be a text or None, not {text!r:.100}")
         return text
 
     async def verify(self, response: Any = None, *, row: Mapping[str, Any] = NOTHING, by: str | None = None) -> Verdict:
