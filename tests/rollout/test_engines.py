@@ -68,10 +68,9 @@ async def test_tool_failures_of_all_workers_are_in_one_file(tmp_path: Path) -> N
 
 async def test_a_worker_that_dies_again_and_again_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stateroom.rollout.engines.worker_pool.PAUSES", Pauses(0.0, 0.0))
-    model = f"{FLAKY}:Killer"
-    plan = plan_run(f"{FLAKY}:FlakyEnvironment", model=model, input=[{}], engine="processes:1", output=tmp_path / "a")
+    plan = plan_run("weather", model=f"{FLAKY}:Killer", limit=1, engine="processes:1", output=tmp_path / "a")
     with pytest.raises(EngineFailed):
-        await run(replace(plan, lease=0.5))
+        await run(plan)
 
 
 async def test_a_worker_that_is_cancelled_while_it_starts_leaves_no_process(
