@@ -35,7 +35,7 @@ async def test_a_call_runs_once_whoever_repeats_it(
     revision = session.revision
     for handle in (session, before, await Sessions(environment, store).open(session.id)):
         assert await handle.call(name, call_id="c") == first
-        assert (environment.runs, (await handle.state_at()).total, handle.revision) == (1, 1, revision)
+        assert (environment.runs, handle.state.total, handle.revision) == (1, 1, revision)
 
 
 async def test_a_call_that_is_not_in_a_forks_past_is_run_there(

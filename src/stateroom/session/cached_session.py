@@ -369,10 +369,13 @@ class CachedSession:
         return self.all_call_ids_known and not any(call_id in known for known in self.call_ids)
 
     async def find_call(self, call_id: str) -> LogEntry | None:
-        """The entry of a call that was committed before."""
+        """The entry of a call that was committed before, by another process too: then its state is that of after."""
         if self.is_new(call_id):
             return None
-        return await History(self.store).find_call(self.head.id, call_id)
+        entry = await History(self.store).find_call(self.head.id, call_id)
+        if entry is not None and entry.revision > self.head.revision:
+            await self.refresh()
+        return entry
 
     def branch(self, head: Head, after: StateAt) -> CachedSession:
         """The cached session of a fork of this session, which shares the state."""
