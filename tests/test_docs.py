@@ -14,7 +14,7 @@ import stateroom
 from stateroom import errors
 from tests.commands import LEAVES
 from tests.messages import raises
-from tests.pages import FENCE, PageError, reader_variables, run_page, shows, steps_of, warm_commands
+from tests.pages import FENCE, PageError, reader_variables, run_page, shows, warm_commands
 from tests.servers.ray import ray_folder
 
 ROOT = Path(__file__).parent.parent
@@ -162,10 +162,6 @@ def test_what_goes_on_can_be_ended_and_started_again(tmp_path: Path, commands: P
 )
 def test_an_output_is_compared_but_for_what_varies(shown: str, printed: str, same: bool) -> None:
     assert shows(shown, printed) == same
-
-
-def test_pages_have_code_to_run() -> None:
-    assert all(steps_of((ROOT / page).read_text(encoding="utf-8")) for page in ("README.md", "docs/environments.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -27,6 +27,7 @@ from stateroom.gallery import CounterEnvironment
 from stateroom.model import Item, Policy, function_call, message, outputs_of
 from tests.messages import raises
 from tests.patience import PATIENCE
+from tests.rows import comparable
 
 TASK = {"responses_create_params": {"input": "Add 3."}, "initial_count": 3, "expected_count": 6}
 
@@ -78,14 +79,7 @@ def test_it_writes_what_the_command_writes() -> None:
     subprocess.run([sys.executable, "-m", "stateroom.cli", *words.split()], check=True, timeout=PATIENCE)
     for ending in (".jsonl", "_materialized_inputs.jsonl", "_aggregate_metrics.json", "_sessions.db"):
         assert Path(f"python{ending}").exists() == Path(f"command{ending}").exists() is True
-    assert plain("python.jsonl") == plain("command.jsonl")
-
-
-def plain(path: str) -> list[dict[str, Any]]:
-    """The rows of a file without the ids of sessions, which are random, and without times."""
-    rows = (json.loads(line) for line in Path(path).read_text().splitlines())
-    kept = ("_ng_task_index", "_ng_rollout_index", "reward", "response", "agent_ref")
-    return sorted(({name: row[name] for name in kept} for row in rows), key=lambda row: (row[kept[0]], row[kept[1]]))
+    assert comparable("python.jsonl") == comparable("command.jsonl")
 
 
 def test_environments_and_models_may_be_objects_and_tasks_a_list() -> None:
@@ -256,38 +250,6 @@ def test_a_notebook_goes_from_an_import_to_a_plot() -> None:
     assert "pass@4" in ran[-1]["text/html"]
     assert [*plotted[0]].count("image/png") == 1 == len(plotted)
     assert log[0]["text/html"].startswith("<table>")
-
-
-@pytest.mark.more("time")
-def test_an_empty_folder_gets_from_the_wheel_to_a_plot_in_a_few_lines() -> None:
-    import nbformat  # noqa: PLC0415 - slow
-
-    build = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--wheel-dir",
-        "dist",
-        str(Path(__file__).parents[1]),
-    ]
-    subprocess.run(build, check=True)
-    [wheel] = Path("dist").glob("*.whl")
-    cells = ["import stateroom", "result = stateroom.run('counter', model='noisy', repeats=4)", "result.plot()"]
-    lines = [
-        f"{sys.executable} -m venv .venv",
-        f".venv/bin/pip install --quiet {wheel} matplotlib ipykernel nbclient",
-        ".venv/bin/jupyter-execute first.ipynb --output ran.ipynb",
-    ]
-    assert len(lines) + len(cells) <= 12
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    nbformat.write(notebook, "first.ipynb")
-    for line in lines:
-        subprocess.run(line.split(), check=True)
-    [plotted] = nbformat.read("ran.ipynb", 4).cells[-1].outputs
-    assert "image/png" in plotted.data
 
 
 # Sessions without async.

@@ -213,14 +213,6 @@ async def test_what_nobody_has_asked_for_is_refused_and_changes_nothing(room: Ro
     assert (room.session.agent.status, room.session.revision) == before
 
 
-async def test_the_first_answer_counts(room: Room) -> None:
-    await room.run(says("pay"))
-    await room.session.agent.answer("yes")
-    with raises(InvalidMove):
-        await room.session.agent.answer("no")
-    assert outputs((await room.run(says("pay"))).output) == ["paid, and told 'yes'"]
-
-
 @pytest.mark.parametrize("name", ["pay", "two", "send", "among"])
 async def test_it_can_be_cancelled_while_it_waits(room: Room, name: str) -> None:
     await room.run(says(name))

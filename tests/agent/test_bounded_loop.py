@@ -1,15 +1,15 @@
 """An agent whose view is bounded: what happens where the bounds meet the loop."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
-from stateroom import Environment, Sessions, State, open_store, tool
+from stateroom import Environment, Sessions, State, tool
 from stateroom.agent import Agent, Anchor, Context, DropOldest, Estimate, Summarise, Threads, recall, run
 from stateroom.errors import ContextOverflow
 from stateroom.model import Answer, Model, Request, Scripted, Usage, function_call, message
 from stateroom.session import Session
+from stateroom.store import Store
 from tests.messages import raises
 
 LOOK = [function_call("look", "a")]
@@ -32,9 +32,8 @@ class Library(Environment[Shelf]):
 
 
 @pytest.fixture
-async def session() -> AsyncIterator[Session[Shelf]]:
-    async with open_store("memory://") as store:
-        yield await Sessions[Shelf](Library(), store).seed({"responses_create_params": {"input": "Read."}})
+async def session(store: Store) -> Session[Shelf]:
+    return await Sessions[Shelf](Library(), store).seed({"responses_create_params": {"input": "Read."}})
 
 
 class Stuck(Model):

@@ -1,4 +1,4 @@
-"""Contexts: what a conversation becomes when it is too long."""
+"""Contexts: what a model is shown, what that takes, and what a conversation becomes when it is too long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stateroom.agent import (
     Window,
     units_of,
 )
-from stateroom.errors import ContextOverflow, DefinitionError, ModelFailed
+from stateroom.errors import BadData, ContextOverflow, DefinitionError, ModelFailed
 from stateroom.model import Answer, Item, Model, function_call, function_call_output, message, text_of
 from tests.agent.models import Remembers
 from tests.messages import raises, says
@@ -66,6 +66,70 @@ def texts(window: Window) -> list[str]:
 
 def names(window: Window) -> list[str]:
     return [item.get("call_id") or item.get("role") or item["type"] for item in window.items]
+
+
+# The window.
+
+
+def three() -> Window:
+    window = Window()
+    window.add([said("user", "a"), said("user", "b"), said("user", "c")], [1, 2, 3], {1})
+    return window
+
+
+def test_the_total_is_that_of_the_items_and_of_what_is_shown_beside() -> None:
+    window = Window(beside=100)
+    window.add([said("user", "a"), said("user", "b")], [1, 2])
+    window.add([said("user", "c")], [3], [0])
+    assert (window.tokens, window.pinned, window.total, len(window)) == ([1, 2, 3], [False, False, True], 106, 3)
+    window.replace_item(0, said("user", "d"), 10)
+    window.insert(1, said("user", "e"), 20)
+    assert [each["content"] for each in window.items] == ["d", "e", "b", "c"]
+    assert window.total == 100 + sum(window.tokens) == 100 + 35
+    assert window.pinned == [False, False, False, True]
+
+
+def test_a_part_of_a_window_is_a_window_of_its_own() -> None:
+    window = three()
+    part = window.only([True, True, False])
+    assert (part.items, part.tokens, part.pinned, part.total) == (window.items[:2], [1, 2], [False, True], 3)
+    part.add([said("user", "d")], [9])
+    assert window == three()
+    assert window.copy() == window
+    assert part != window
+
+
+def test_a_window_of_plain_data_is_the_same() -> None:
+    window = three()
+    assert window.plain() == {"items": window.items, "tokens": [1, 2, 3], "pinned": [1]}
+    again = Window.of_plain(window.plain(), beside=5)
+    assert (again.items, again.tokens, again.pinned, again.total) == (window.items, [1, 2, 3], window.pinned, 11)
+    assert Window.of_plain(Window().plain()) == Window()
+    plain = window.plain()
+    window.add([said("user", "d")], [4])
+    assert len(plain["items"]) == len(plain["tokens"]) == 3  # data of its own
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        {},
+        {"items": [], "tokens": []},
+        {"items": [{}], "tokens": [], "pinned": []},
+        {"items": ["a"], "tokens": [1], "pinned": []},
+        {"items": [{}], "tokens": ["1"], "pinned": []},
+        {"items": [{}], "tokens": [1], "pinned": 0},
+    ],
+)
+def test_data_that_is_no_window_is_refused(data: Any) -> None:
+    with raises(BadData):
+        Window.of_plain(data)
+
+
+def test_every_item_must_count() -> None:
+    with pytest.raises(ValueError, match="2 items"):
+        Window().add([said("user", "a"), said("user", "b")], [1])
 
 
 # Units.
@@ -223,12 +287,6 @@ async def test_a_chain_goes_on_only_as_far_as_it_must() -> None:
 
 
 # Contexts.
-
-
-async def test_without_a_budget_there_is_no_bound() -> None:
-    window = window_of(said("user", words(10**5)))
-    assert Context().fits(window, Anchor(1, 10**9))
-    assert await Context().fit(window, Anchor(1, 10**9)) is window
 
 
 def test_tools_and_instructions_are_counted_as_a_model_is_shown_them() -> None:

@@ -138,12 +138,6 @@ async def test_an_agent_waits_in_a_phase_of_the_authors_own_until_it_is_led_out(
         await session.agent.move("approve")
 
 
-async def test_the_moves_of_one_environment_are_not_those_of_another(store: Store) -> None:
-    session = await begun(store, TallyEnvironment(), "executing")
-    with raises(InvalidMove):
-        await session.agent.move("approve")
-
-
 async def test_a_phase_from_which_nothing_leads_says_so(store: Store) -> None:
     class Stuck(TallyEnvironment):
         """Once begun it goes nowhere."""

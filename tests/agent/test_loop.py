@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from stateroom.agent import Agent, Trajectory, act, run
 from stateroom.errors import DefinitionError, ModelFailed
 from stateroom.model import Answer, Item, Noisy, Policy, Scripted, Usage, function_call, message
 from stateroom.session import MAX_READS, Session, Update
-from stateroom.store import open_store
+from stateroom.store import Store
 from tests.messages import raises, says
 
 
@@ -41,9 +41,8 @@ class TallyEnvironment(Environment[Tally]):
 
 
 @pytest.fixture
-async def session() -> AsyncIterator[Session[Tally]]:
-    async with open_store("memory://") as store:
-        yield await Sessions[Tally](TallyEnvironment(), store).seed({})
+async def session(store: Store) -> Session[Tally]:
+    return await Sessions[Tally](TallyEnvironment(), store).seed({})
 
 
 class Says(Policy):
@@ -84,13 +83,7 @@ async def test_turns_go_on_until_a_message_without_calls(session: Session[Tally]
     policy = Says([function_call("add", "a", number=1)], [function_call("add", "b", number=2)], DONE)
     trajectory = await go(session, policy, ASK)
     assert (trajectory.status, trajectory.reason) == ("completed", None)
-    assert [item["type"] for item in trajectory.output] == [
-        "function_call",
-        "function_call_output",
-        "function_call",
-        "function_call_output",
-        "message",
-    ]
+    assert [item["type"] for item in trajectory.output] == [*("function_call", "function_call_output") * 2, "message"]
     assert outputs(trajectory) == [1, 3]
     assert policy.seen[2] == [*ASK, *trajectory.output[:-1]]
 
@@ -291,11 +284,10 @@ class Oracle(Environment[None]):
         return 0.0
 
 
-async def test_of_many_reads_in_one_answer_a_few_run_at_once() -> None:
+async def test_of_many_reads_in_one_answer_a_few_run_at_once(store: Store) -> None:
     oracle, count = Oracle(), 50 * MAX_READS
-    async with open_store("memory://") as store:
-        asked = await Sessions[None](oracle, store).seed({})
-        calls = [function_call("ask", f"c{number}", number=number) for number in range(count)]
-        found = await run(Agent(Says(calls, [message("Done.")])), asked)
+    session = await Sessions[None](oracle, store).seed({})
+    calls = [function_call("ask", f"c{number}", number=number) for number in range(count)]
+    found = await run(Agent(Says(calls, DONE)), session)
     assert outputs(found) == [*range(count)]
     assert oracle.most == MAX_READS

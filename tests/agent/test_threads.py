@@ -291,16 +291,6 @@ async def test_threads_are_of_one_environment_that_has_a_state(store: Store) -> 
 # Tools, and questions.
 
 
-async def test_tools_act_on_the_state_of_the_thread_and_of_its_user(purses: Threads) -> None:
-    thread, other = await purses.create("ann"), await purses.create("ann")
-    for each, said in ((thread, "pay 1 2"), (other, "pay 5"), (thread, "pay 4")):
-        await purses.add(each, said)
-        await purses.run(each, Agent(Payer()))
-    assert (await spent(purses, thread.id), await spent(purses, other.id)) == (7, 5)
-    user = await (await purses.sessions.open(thread.id)).user()
-    assert user.payments == 4
-
-
 async def test_a_task_that_does_not_fit_makes_no_thread(purses: Threads) -> None:
     with raises(BadTask):
         await purses.create(task={"user": 7})

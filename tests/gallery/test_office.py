@@ -208,17 +208,6 @@ async def test_drafts_and_the_wording_of_mails_do_not_count_but_their_facts_do(s
     assert verdict.components == {"goal": 0.0, "untouched": 0.0, "rules": 1.0}
 
 
-async def test_the_reason_says_what_differs(sessions: Sessions[Office]) -> None:
-    row = one("set_priority")
-    [action] = writes(row)
-    ticket_id, wanted = action["arguments"]["ticket_id"], action["arguments"]["priority"]
-    before = WORLD.tickets[ticket_id].priority
-    wrong = next(each for each in ("low", "normal", "high", "urgent") if each not in (wanted, before))
-    verdict = await judged(sessions, row, [{**action, "arguments": {"ticket_id": ticket_id, "priority": wrong}}])
-    assert all(part in verdict.reason for part in (ticket_id, "priority", wanted, wrong)), verdict.reason
-    assert (await judged(sessions, row, [action])).reason == "all as expected"
-
-
 async def test_a_session_from_another_process_is_judged_alike(tmp_path: Any) -> None:
     row = one("file_large", manager="yes")
     async with open_store(f"sqlite:///{tmp_path / 'office.db'}") as store:
@@ -267,14 +256,6 @@ async def test_the_parts_of_a_split_expense_are_decided_together(
     row = one("settle_split", manager=manager)
     verdict = await judged(sessions, row, [{"message": f"May I pay {named}?"}, *writes(row)[1:]])
     assert verdict.components == {"goal": 1.0, "untouched": 1.0, "rules": 1.0}
-
-
-async def test_what_is_paid_without_an_approval_breaks_the_rules(sessions: Sessions[Office]) -> None:
-    row = one("settle_large", manager="yes")
-    _, approve, pay = writes(row)
-    verdict = await judged(sessions, row, [approve, pay])
-    assert verdict.components["rules"] == 0.0
-    says(verdict.reason)
 
 
 async def test_an_approval_afterwards_is_too_late(sessions: Sessions[Office]) -> None:
