@@ -88,13 +88,6 @@ async def test_turns_go_on_until_a_message_without_calls(session: Session[Tally]
     assert policy.seen[2] == [*ASK, *trajectory.output[:-1]]
 
 
-async def test_repeated_call_ids_are_different_calls(session: Session[Tally]) -> None:
-    turn = [function_call("add", "same", number=1), function_call("add", "same", number=1)]
-    trajectory = await go(session, Says(turn, turn, DONE), ASK)
-    assert outputs(trajectory) == [1, 2, 3, 4]
-    assert session.state.total == 4
-
-
 @pytest.mark.parametrize(
     "call",
     [

@@ -96,15 +96,7 @@ async def workers(url: str, store: Store) -> AsyncIterator[list[Sessions[Purse]]
 
 
 @pytest.mark.every_store
-async def test_calls_of_one_session_at_once_lose_nothing(bank: Sessions[Purse]) -> None:
-    session = await bank.seed(ANN)
-    results = await asyncio.gather(*(session.call("add", {"coins": 1}) for _ in range(20)))
-    assert sorted(result.output for result in results) == list(range(1, 21))
-    assert session.state.coins == 20
-
-
-@pytest.mark.every_store
-async def test_two_workers_on_one_session_lose_nothing(workers: list[Sessions[Purse]]) -> None:
+async def test_calls_of_one_session_at_once_by_two_workers_lose_nothing(workers: list[Sessions[Purse]]) -> None:
     session = await workers[0].seed(ANN)
     handles = [await worker.open(session.id) for worker in workers]
     results = await asyncio.gather(*(handle.call("add", {"coins": 1}) for handle in handles for _ in range(5)))
@@ -188,12 +180,6 @@ async def test_a_session_that_is_not_there_is_never_a_fresh_one(store: Store, en
     with pytest.raises(error, match="'a session'"):
         await anew.open("a session")
     assert await store.heads(HeadFilter(environment="bank")) == heads
-
-
-async def test_an_id_that_nobody_was_given_opens_nothing(bank: Sessions[Purse], store: Store) -> None:
-    with raises(UnknownSession):
-        await bank.open("nobody")
-    assert await store.heads() == []
 
 
 async def test_a_task_without_a_user_is_not_given_somebody_s_state(bank: Sessions[Purse], store: Store) -> None:

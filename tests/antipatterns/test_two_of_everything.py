@@ -77,12 +77,6 @@ async def test_one_environment_in_two_stores_has_two_of_each(store: Store) -> No
             await there.open(alone.id)
 
 
-async def test_stores_in_memory_are_each_their_own() -> None:
-    async with open_store("memory://") as one, open_store("memory://") as other:
-        await Sessions[Note](NoteEnvironment(), one).seed(ANN)
-        assert (len(await one.heads()), len(await other.heads())) == (1, 0)
-
-
 ENVIRONMENTS: dict[str, type[Environment[Any, Any]]] = {
     "counter": CounterEnvironment,
     "extraction": ExtractionEnvironment,

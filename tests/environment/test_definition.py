@@ -243,11 +243,6 @@ def test_a_template_is_checked_when_its_types_are_known() -> None:
     assert (Filled.state_type, set(Filled().tools)) == (Counter, {"look"})
 
 
-def test_instances_have_their_own_tools() -> None:
-    first, second = Base(), Base()
-    assert (owner(first.tools["get"]), owner(second.tools["get"])) == (first, second)
-
-
 def refused(body: dict[str, Any], base: Any = Environment) -> None:
     """Define class `Shop` with this body; it must be refused, in the words that are recorded for the test."""
     with raises(DefinitionError) as caught:

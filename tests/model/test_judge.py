@@ -263,19 +263,15 @@ async def test_a_vote_that_fails_is_asked_for_again(failure: Any) -> None:
     assert len(model.asked) == 3
 
 
-@pytest.mark.parametrize("failure", [BAD, ModelFailed("I would say 0.9, maybe.")])
-async def test_not_for_ever_and_then_the_judge_has_failed_and_tells_why(failure: Any) -> None:
+@pytest.mark.parametrize(
+    ("failure", "asked"),
+    [(BAD, 4), (ModelFailed("I would say 0.9, maybe."), 4), (ModelUnavailable("too busy"), 1)],
+)
+async def test_not_for_ever_and_then_the_judge_has_failed_and_tells_why(failure: Any, asked: int) -> None:
     model = Says(failure)
     with raises(JudgeFailed):
         await score(Judge(model, RUBRIC, tries=4))
-    assert len(model.asked) == 4
-
-
-async def test_a_model_that_is_unavailable_is_not_asked_again() -> None:
-    model = Says(ModelUnavailable("too busy"))
-    with raises(JudgeFailed):
-        await score(Judge(model, RUBRIC))
-    assert len(model.asked) == 1
+    assert len(model.asked) == asked
 
 
 class Silent(Model):

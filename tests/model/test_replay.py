@@ -142,14 +142,6 @@ async def test_repeats_without_proper_numbers_are_played_too() -> None:
     assert (await played(Replayed(numbered), "one"))[-1] in (message("a"), message("b"))
 
 
-async def test_episodes_are_read_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "rollouts.jsonl"
-    path.write_text("\n".join([json.dumps(row("one", "a")), "", json.dumps(row("two", "b"))]))
-    model = Replayed.of_file(path)
-    assert model.name == f"replay:{path}"
-    assert (await played(model, "two"))[-1] == message("b")
-
-
 @pytest.mark.parametrize(
     "text",
     [
