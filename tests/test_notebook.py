@@ -103,13 +103,6 @@ def test_failures_are_rows() -> None:
     assert "2 failed" in repr(result)
 
 
-async def test_it_works_beside_a_running_loop_and_inside_one() -> None:
-    assert stateroom.run("counter", limit=2).metrics["pass@1"] == 1
-    result = await stateroom.arun("counter", limit=2)
-    assert result.metrics["pass@1"] == 1
-    assert result.episodes[0].session.state.value == result.episodes[0].row["expected_count"]
-
-
 async def test_runs_side_by_side_have_files_of_their_own() -> None:
     results = await asyncio.gather(*(stateroom.arun("counter", limit=1) for _ in range(8)))
     assert len({result.files.rollouts for result in results}) == 8

@@ -133,21 +133,6 @@ async def test_a_tool_adds_to_it_and_the_patch_has_only_what_was_added(store: St
     assert texts_of(session.state.talk.items)[-1] == "text 299"
 
 
-@pytest.mark.every_store
-async def test_a_fork_and_a_rewind_have_the_conversation_of_then(store: Store) -> None:
-    session = await Sessions(DeskEnvironment(), store).seed({})
-    await say(session, "one", "two")
-    twin = await session.fork()
-    await session.rewind(to=2)
-    await say(session, "other")
-    await say(twin, "three")
-    assert texts_of(session.state.talk.items) == ["Be kind.", "one", "other"]
-    assert texts_of(twin.state.talk.items) == ["Be kind.", "one", "two", "three"]
-    again = await Sessions(DeskEnvironment(), store).open(twin.id)
-    assert again.state.talk == twin.state.talk
-    assert again.state.talk.total == sum(map(Estimate().count, again.state.talk.items))
-
-
 async def test_a_view_starts_from_what_was_shown_before(store: Store) -> None:
     session = await Sessions(DeskEnvironment(), store).seed({})
     await say(session, *[f"{n:02} {'x' * 60}" for n in range(20)])

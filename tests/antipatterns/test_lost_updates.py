@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from stateroom import Environment, SessionLimits, Sessions, State, ToolError, tool
-from stateroom.errors import BadTask, SessionClosed, SessionExpired, TooLarge, UnknownSession
+from stateroom.errors import BadTask, SessionClosed, SessionExpired, UnknownSession
 from stateroom.store import HeadFilter, Store, open_store
-from tests.environments import Time, Unjudged
+from tests.environments import Time
 from tests.messages import raises, says
 
 LIMIT = 20_000
@@ -138,18 +138,6 @@ async def test_a_state_that_only_grows_comes_to_its_end_before_the_machine_does(
     says(f"{results[first].error}")
     assert len(session.state.spent) == 1000 * first
     assert (await session.call("add", {"coins": 1})).ok
-
-
-async def test_a_state_that_begins_too_large_is_no_session(store: Store) -> None:
-    class Crowd(State):
-        names: list[str] = ["x" * 100] * 1000
-
-    class CrowdEnvironment(Unjudged[Crowd]):
-        """Too many."""
-
-    with raises(TooLarge):
-        await Sessions[Crowd](CrowdEnvironment(), store, SessionLimits(max_state=LIMIT)).seed({})
-    assert await store.heads() == []
 
 
 @pytest.mark.parametrize("end", ["expired", "swept", "closed", "deleted"])

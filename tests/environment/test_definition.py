@@ -24,10 +24,6 @@ class Counter(State):
     value: int = 0
 
 
-class Bigger(Counter):
-    more: int = 0
-
-
 class Other(State):
     name: str
 
@@ -73,21 +69,6 @@ def test_two_types_are_a_state_and_a_task() -> None:
     assert (Both.state_type, Both.task_type, Both().seed_function.is_async) == (Counter, CounterTask, True)
 
 
-def test_no_type_is_stateless() -> None:
-    class Plain(Environment):
-        """Plain."""
-
-        @tool
-        def hello(self) -> str:
-            """Say hello."""
-            return "hello"
-
-        def verify(self, episode) -> Verdict:
-            return Verdict(1.0)
-
-    assert (Plain.state_type, Plain.task_type) == (None, Task)
-
-
 @pytest.mark.parametrize(
     ("class_name", "name"),
     [("CounterEnvironment", "counter"), ("ToyShopEnv", "toy_shop"), ("Game2048", "game2048"), ("Env", "env")],
@@ -95,15 +76,6 @@ def test_no_type_is_stateless() -> None:
 def test_the_name_follows_from_the_class(class_name: str, name: str) -> None:
     made: Any = type(class_name, (Environment,), {})
     assert made.name == name
-
-
-def test_a_name_that_is_set_stays() -> None:
-    class Named(Environment):
-        """Named."""
-
-        name = "mine"
-
-    assert Named.name == "mine"
 
 
 def test_types_defined_inside_a_function_are_found() -> None:
@@ -209,18 +181,6 @@ def test_tools_come_from_mixins_too() -> None:
         """Mixed."""
 
     assert set(Mixed().tools) == {"increment", "get", "reset_all"}
-
-
-def test_a_subclass_may_keep_a_larger_state() -> None:
-    class Child(Base, Environment[Bigger]):
-        """Keeps more."""
-
-        @tool
-        def grow(self, state: Bigger) -> None:
-            """Grow."""
-
-    assert Child.state_type is Bigger
-    assert set(Child().tools) == {"increment", "get", "grow"}
 
 
 def test_a_template_is_checked_when_its_types_are_known() -> None:

@@ -86,18 +86,6 @@ async def test_forks_rewinds_and_other_processes_have_the_database_of_their_revi
     assert session.state.pages == pages
 
 
-async def test_the_state_opens_as_a_connection_and_as_a_file(store: Store, tmp_path: Path) -> None:
-    session = await seeded(store)
-    await run(session, "INSERT INTO customers VALUES (200, 'Ada', 'Lima', '2025-01-01')")
-    with session.state.connection() as connection:
-        assert connection.execute("SELECT name FROM customers WHERE id = 200").fetchone() == ("Ada",)
-    session.state.write_file(tmp_path / "shop.db")
-    file = sqlite3.connect(tmp_path / "shop.db")
-    assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    assert file.execute("SELECT name FROM customers WHERE id = 200").fetchone() == ("Ada",)
-    file.close()
-
-
 STATEMENTS = st.sampled_from(
     [
         "INSERT INTO customers SELECT max(id) + 1, 'x', 'Lima', '2025-01-01' FROM customers",

@@ -8,9 +8,10 @@ from stateroom import Sessions
 from stateroom.agent import Agent, run
 from stateroom.errors import BadTask
 from stateroom.gallery import RefundEnvironment
-from stateroom.model import Model, Scripted, function_call
+from stateroom.model import Model, Scripted
 from stateroom.session import Session, Verdict
 from stateroom.store import Store
+from tests.agent.models import Remembers
 from tests.messages import raises, says
 
 OPENING = "Hello! I want my money back."
@@ -171,27 +172,11 @@ async def test_a_customer_who_is_never_asked_anything_loses_patience(store: Stor
     assert (await session.verify()).reward == 0.0
 
 
-async def test_a_model_can_play_the_customer(store: Store) -> None:
-    customer = Scripted(
-        ["I am Ann: ann@example.com. It is the lamp. It arrived broken.", [function_call("end_conversation", "e")]]
-    )
-    session = await seeded(store, wish("1", "damaged"), user_model=customer)
-    assert (await run(Agent(REFERENCE()), session)).status == "completed"
-    assert (session.state.customer.answers, session.state.customer.ended) == (2, True)
-    assert (await session.verify()).reward == 1.0
-
-
 async def test_the_model_is_told_what_the_customer_wants(store: Store) -> None:
-    told: list[str] = []
-
-    class Listens(Scripted):
-        async def answer(self, request: Any) -> Any:
-            told.append(request.settings["instructions"])
-            return await super().answer(request)
-
-    session = await seeded(store, wish("1", "damaged"), wish("2", "unwanted"), user_model=Listens(["Hello."]))
-    await session.reply("Hello!", call_id="a")
-    [instructions] = told
+    customer = Remembers("Hello.")
+    session = await seeded(store, wish("1", "damaged"), wish("2", "unwanted"), user_model=customer)
+    assert await session.reply("Hello!", call_id="a") == "Hello."
+    instructions = customer.asked[0].settings["instructions"]
     for part in ("ann@example.com", "the lamp. It arrived broken.", "the bicycle. There is nothing wrong"):
         assert part in instructions
     assert "order 1" not in instructions
