@@ -57,16 +57,12 @@ class Breaks(Adds):
 # A run.
 
 
-def test_a_run_gives_its_metrics_and_the_way_to_each_session() -> None:
+def test_a_run_gives_the_way_to_each_session() -> None:
     result = stateroom.run("counter", model="noisy", repeats=4, output=Path("a.jsonl"))
-    assert 0 < result.metrics["mean/reward"] == result.metrics["pass@1"] < result.metrics["pass@4"] <= 1
-    assert result.failures == []
     assert [(each.task, each.rollout) for each in result.episodes] == [(t, r) for t in range(8) for r in range(4)]
     solved = next(each for each in result.episodes if each.reward == 1)
     assert solved.conversation[0]["role"] == "user"
     assert solved.conversation[1:] == solved.response["output"]
-    assert [entry.kind for entry in solved.log()][0::100] == ["seed"]
-    assert solved.session.state.value == solved.row["expected_count"]
     fork = solved.session.fork(at=1)
     assert fork.call("increment_counter", {"count": 1}).ok
     assert fork.state.value == solved.row["initial_count"] + 1

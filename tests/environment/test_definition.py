@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable
-from datetime import datetime  # noqa: F401 - an annotation names it
+from collections.abc import Callable  # noqa: F401 - annotations name these
+from datetime import datetime  # noqa: F401
 from enum import Enum
-from inspect import signature
-from random import Random
+from random import Random  # noqa: F401
 from types import new_class
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -271,26 +270,16 @@ def test_a_type_that_the_model_cannot_be_told_is_refused(hint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
+    "parameters",
     [
-        ("ask", float),
-        ("ask", Random),
-        ("clock", "datetime"),
-        ("clock", float | None),
-        ("rng", int),
-        ("session", "Session"),
-        ("new_id", str),
-        ("user", BaseModel),
-        ("app", list[str]),
-        ("state", str),
+        *("state, ask: float", "state, ask: Random", "state, clock: datetime", "state, clock: float | None"),
+        *("state, rng: int", "state, session: Session", "state, new_id: str", "state, user: BaseModel"),
+        *("state, app: list[str]", "state: str"),
     ],
 )
-def test_an_injected_name_with_another_annotation_is_refused(name: str, hint: Any) -> None:
-    def method(self, state, ask, clock, rng, session, new_id, user, app):
-        """Doc."""
-
-    body = types_of_parameters(method, {"self", "state", name}, {name: hint})
-    if name not in ("ask", "user", "app"):
+def test_an_injected_name_with_another_annotation_is_refused(parameters: str) -> None:
+    body = method_with(f"self, {parameters}")
+    if not any(each in parameters for each in ("ask", "user", "app")):
         refused({"verify": body}, Environment[Counter])
     refused({"look": tool(body)}, Environment[Counter])
     refused({"look": tool(body)})
@@ -299,44 +288,21 @@ def test_an_injected_name_with_another_annotation_is_refused(name: str, hint: An
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("ask", Ask),
-        ("ask", Callable[[str], Any]),
-        ("ask", Any),
-        ("clock", Clock),
-        ("clock", object),
-        ("clock", Clock | None),
-        ("rng", Random),
-        ("session", SessionInfo),
-        ("new_id", Callable[[], str]),
-        ("new_id", Annotated[Callable[..., str], "ids"]),
-        ("user", Counter),
-        ("app", Counter),
+        *(("ask", "Ask"), ("ask", "Callable[[str], Any]"), ("ask", "Any")),
+        *(("clock", "Clock"), ("clock", "object"), ("clock", "Clock | None"), ("rng", "Random")),
+        *(("session", "SessionInfo"), ("user", "Counter"), ("app", "Counter")),
+        *(("new_id", "Callable[[], str]"), ("new_id", "Annotated[Callable[..., str], 'ids']")),
     ],
 )
-def test_an_injected_name_with_its_own_annotation_is_injected(name: str, hint: Any) -> None:
-    def method(self, state, ask, clock, rng, session, new_id, user, app):
-        """Doc."""
-
-    body = types_of_parameters(method, {"self", "state", name}, {name: hint})
+def test_an_injected_name_with_its_own_annotation_is_injected(name: str, hint: str) -> None:
+    body = method_with(f"self, state, {name}: {hint}")
     made = types_made(Environment[Counter], {"look": tool(body), "verify": lambda self: 0.0})
     assert made().tools["look"].procedure.needs == {"state", name}
 
 
-def types_of_parameters(method: Any, names: set[str], hints: dict[str, Any]) -> Any:
-    """A method with some of the parameters of another, annotated."""
-    parameters = [each for name, each in signature(method).parameters.items() if name in names]
-    method.__signature__ = signature(method).replace(parameters=parameters)
-    method.__annotations__ = hints
-    return method
-
-
-@pytest.mark.parametrize("hint", [Counter, "Counter", State])
-def test_a_state_under_another_name_is_refused(hint: Any) -> None:
-    def look(self, counter) -> None:
-        """Doc."""
-
-    look.__annotations__["counter"] = hint
-    refused({"look": tool(look)}, Environment[Counter])
+@pytest.mark.parametrize("hint", ["Counter", "State"])
+def test_a_state_under_another_name_is_refused(hint: str) -> None:
+    refused({"look": tool(method_with(f"self, counter: {hint}"))}, Environment[Counter])
 
 
 def test_an_effect_needs_its_name() -> None:
@@ -374,22 +340,16 @@ def test_tools_need_a_verifier() -> None:
         types_made(Environment, {"hello": tool(hello)})
 
 
-@pytest.mark.parametrize("hint", [Other, int, list[Counter], "Other", Counter | None, BaseModel | int])
-def test_a_wrong_state_annotation_is_refused(hint: Any) -> None:
-    def look(self, state) -> None:
-        """Doc."""
-
-    look.__annotations__["state"] = hint
+@pytest.mark.parametrize("hint", ["Other", "int", "list[Counter]", "Counter | None", "BaseModel | int"])
+def test_a_wrong_state_annotation_is_refused(hint: str) -> None:
+    look = method_with(f"self, state: {hint}")
     refused({"verify": look}, Environment[Counter])
     refused({"look": tool(look)}, Environment[Counter])
 
 
-@pytest.mark.parametrize("hint", [Counter, State, BaseModel, Any, "Counter", object])
-def test_a_state_annotation_may_be_wider(hint: Any) -> None:
-    def look(self, state) -> None:
-        """Doc."""
-
-    look.__annotations__["state"] = hint
+@pytest.mark.parametrize("hint", ["Counter", "State", "BaseModel", "Any", "object"])
+def test_a_state_annotation_may_be_wider(hint: str) -> None:
+    look = method_with(f"self, state: {hint}")
     assert types_made(Environment[Counter], {"verify": look}).state_type is Counter
     assert types_made(Environment[Counter], {"look": tool(look), "verify": lambda self: 0.0}).state_type is Counter
 
