@@ -67,18 +67,8 @@ def test_two_files_of_one_name_are_two_modules(folder: Path) -> None:
 @pytest.mark.parametrize(
     "reference",
     [
-        "nonsense",
-        "",
-        "house_of_mine.py",
-        "house_of_mine:",
-        ":Mine",
-        ":",
-        ".house_of_mine:Mine",
-        "house_of_mine:Yours",
-        "nowhere:Mine",
-        "nowhere.at.all:Mine",
-        "house_of_mine.inner:Mine",
-        "nowhere.py:Mine",
+        *("nonsense", "", "house_of_mine.py", "house_of_mine:", ":Mine", ":", "house_of_mine:Yours", "nowhere:Mine"),
+        *("house_of_mine.inner:Mine", ".house_of_mine:Mine", "nowhere.at.all:Mine", "nowhere.py:Mine"),
         "not a module:Mine",
     ],
 )

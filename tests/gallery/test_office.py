@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stateroom import Sessions, Verdict, open_store
+from stateroom import Sessions, Verdict
 from stateroom.agent import Agent, run
 from stateroom.gallery import Office, OfficeEnvironment
 from stateroom.gallery.office.tasks import KINDS, example_tasks
@@ -145,12 +145,6 @@ async def test_what_a_prompt_asks_can_be_read_from_each_wording(kind: Any) -> No
 # The verdict.
 
 
-async def test_idling_gets_nothing_and_breaks_nothing(sessions: Sessions[Office]) -> None:
-    for row in TASKS:
-        verdict = await play(sessions, row, OfficeEnvironment.policies["idle"]())
-        assert (verdict.reward, verdict.components) == (0.0, {"goal": 0.0, "untouched": 1.0, "rules": 1.0}), row["kind"]
-
-
 FREE = ("file_mail", "close_ticket", "share_with_team", "cover_leave", "clear_day", "kickoff", "merge_duplicates")
 
 
@@ -162,17 +156,6 @@ async def test_the_order_of_independent_actions_is_free(sessions: Sessions[Offic
         for order in (actions[::-1], Random(1).sample(actions, len(actions))):
             verdict = await judged(sessions, row, order)
             assert verdict.reward == 1.0, verdict.reason
-
-
-async def test_settling_in_another_order_is_as_good(sessions: Sessions[Office]) -> None:
-    row = one("settle_trip", manager="yes")
-    steps: dict[str, list[Row]] = defaultdict(list)
-    for action in writes(row):
-        named = action["message"] if "message" in action else action["arguments"]["expense_id"]
-        steps[named[:7]].append(action)
-    backwards = [action for expense in reversed(steps.values()) for action in expense]
-    assert backwards != writes(row)
-    assert (await judged(sessions, row, backwards)).reward == 1.0
 
 
 async def test_leaving_any_action_out_misses_the_goal(sessions: Sessions[Office]) -> None:
@@ -199,16 +182,6 @@ async def test_drafts_and_the_wording_of_mails_do_not_count_but_their_facts_do(s
     elsewhere = {**mail, "arguments": {**mail["arguments"], "to": ["me@x.example"]}}
     verdict = await judged(sessions, row, [{**mail, "arguments": given}, elsewhere])
     assert verdict.components == {"goal": 0.0, "untouched": 0.0, "rules": 1.0}
-
-
-async def test_a_session_from_another_process_is_judged_alike(tmp_path: Any) -> None:
-    row = one("file_large", manager="yes")
-    async with open_store(f"sqlite:///{tmp_path / 'office.db'}") as store:
-        session = await Sessions[Office](OfficeEnvironment(), store).seed(row)
-        await act(session, writes(row))
-    async with open_store(f"sqlite:///{tmp_path / 'office.db'}") as store:
-        verdict = await (await Sessions[Office](OfficeEnvironment(), store).open(session.id)).verify()
-    assert (verdict.reward, verdict.reason) == (1.0, "all as expected")
 
 
 # The manager.
