@@ -53,6 +53,12 @@ class BoardEnvironment(Environment[Board, BoardTask]):
         return f"{session.user} {user.spent}"
 
     @tool
+    def sign(self, state: Board, session: SessionInfo) -> str | None:
+        """Note who was there."""
+        state.notes.append(str(session.user))
+        return session.user
+
+    @tool
     def spend_if(self, user: Purse, ask: Any, amount: int) -> int:
         """Spend money if somebody agrees."""
         if ask("Shall I?") == "yes":
@@ -61,19 +67,6 @@ class BoardEnvironment(Environment[Board, BoardTask]):
 
     def verify(self, user: Purse) -> float:
         return float(user.spent)
-
-
-class SignedEnvironment(Environment[Board]):
-    """Notes who was there."""
-
-    @tool
-    def sign(self, state: Board, session: SessionInfo) -> str | None:
-        """Sign."""
-        state.notes.append(str(session.user))
-        return session.user
-
-    def verify(self, state: Board) -> float:
-        return 1.0
 
 
 class Spender(Policy):
@@ -180,10 +173,10 @@ def test_a_model_reads_the_name_before_the_text() -> None:
 
 
 async def test_a_replay_makes_each_users_calls_again(store: Store) -> None:
-    session = await Sessions(SignedEnvironment(), store).seed({})
+    session = await opened(store).seed({})
     for user in ("bob", "ann", None, "bob"):
         await session.call("sign", user=user)
-    replay = await replay_session(SignedEnvironment(), store, session.id)
+    replay = await replay_session(BoardEnvironment(), store, session.id)
     assert (replay.calls, replay.differences) == (4, [])
 
 

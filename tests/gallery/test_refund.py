@@ -133,11 +133,6 @@ async def test_without_one_a_person_is_asked_and_the_session_waits(store: Store,
     assert (await session.verify()).reward == 1.0
 
 
-async def test_up_to_the_limit_nobody_is_asked(store: Store) -> None:
-    session = await seeded(store, wish("1", "damaged"))
-    assert (await session.call(*PAY)).output == {"paid": 60.0, "manager": "not asked"}
-
-
 # The customer.
 
 
