@@ -54,9 +54,6 @@ class Breaks(Adds):
         raise RuntimeError("<broken>")
 
 
-# A run.
-
-
 def test_a_run_gives_the_way_to_each_session() -> None:
     result = stateroom.run("counter", model="noisy", repeats=4, output=Path("a.jsonl"))
     assert [(each.task, each.rollout) for each in result.episodes] == [(t, r) for t in range(8) for r in range(4)]
@@ -170,9 +167,6 @@ def test_ctrl_c_leaves_a_run_that_resume_continues(folder: Path) -> None:
     assert done.stdout == "8 0\n"
 
 
-# What a notebook shows.
-
-
 def test_a_data_frame_has_a_line_for_each_episode() -> None:
     frame = stateroom.run("counter", model="noisy", repeats=2).to_dataframe()
     assert list(frame.columns[:2]) == ["task", "rollout"]
@@ -241,9 +235,6 @@ def test_a_notebook_goes_from_an_import_to_a_plot() -> None:
     assert log[0]["text/html"].startswith("<table>")
 
 
-# Sessions without async.
-
-
 def test_sessions_without_async() -> None:
     with stateroom.open("sqlite:///rooms.db", "counter") as rooms:
         session = rooms.seed(TASK)
@@ -309,8 +300,6 @@ def test_a_store_that_cannot_be_opened_leaves_no_thread() -> None:
         stateroom.open("nonsense://x")
     assert [each.name for each in threading.enumerate()].count("stateroom-loop") < before
 
-
-# A server.
 
 SERVED = """
 import asyncio

@@ -304,9 +304,6 @@ async def test_writes_without_a_checkpoint_are_refused(saver: StateroomSaver) ->
         await saver.aput_writes(config("t"), [("c", 1)], "task")
 
 
-# LangGraph's own suite for savers.
-
-
 @pytest.mark.every_store
 @pytest.mark.parametrize("capability", [each.value for each in Capability])
 async def test_the_saver_can_do_all_that_a_saver_may(url: str, capability: str) -> None:

@@ -76,9 +76,6 @@ def schemas(instance: PooledEnvironment) -> dict[str, Any]:
     return {name: get_json_schema(getattr(instance, name))["function"] for name in names}
 
 
-# Schemas.
-
-
 @pytest.mark.parametrize("name", ["counter", "extraction", "refund"])
 def test_the_schemas_are_those_of_the_environment(name: str) -> None:
     def without_ours(definition: dict[str, Any]) -> dict[str, Any]:
@@ -182,9 +179,6 @@ def test_instructions_that_trls_own_loop_cannot_show_are_refused() -> None:
         spec(Telling, input=ROWS).environment_factory()
 
 
-# The dataset.
-
-
 def test_the_dataset_has_prompts_and_whole_rows() -> None:
     rows = [{**ROWS[0], "extra": {"a": 1}}, {**ROWS[1], "extra": {"b": [2]}}]
     rows[1]["responses_create_params"] = {"input": [{"role": "user", "content": "Add."}], "instructions": "Be quick."}
@@ -201,9 +195,6 @@ def test_the_dataset_has_prompts_and_whole_rows() -> None:
 def test_a_task_without_a_prompt_is_refused() -> None:
     with raises(BadTask):
         spec("counter", input=[{"initial_count": 0, "expected_count": 1}])
-
-
-# Episodes.
 
 
 async def test_an_episode_is_a_session(url: str, store: Store) -> None:
@@ -268,9 +259,6 @@ def test_runs_with_the_same_settings_have_the_same_seeds() -> None:
     assert len({*first}) == 4
     assert first == seeds(0)
     assert {*first}.isdisjoint(seeds(1))
-
-
-# Rewards.
 
 
 def test_a_verifier_that_reads_the_response_is_given_the_completion() -> None:
@@ -379,9 +367,6 @@ def test_what_a_verifier_reads_is_known(environment: type[Environment[Any, Any]]
     assert reads_response(environment()) is reads
 
 
-# Processes.
-
-
 def test_a_copy_finds_what_is_open() -> None:
     made = spec("counter")
     copy = pickle.loads(pickle.dumps(made))
@@ -411,9 +396,6 @@ print(counter.increment_counter(count=1))
     assert (told.stdout, told.stderr) == ('{"success":true}\n', "")
     [head] = await store.heads()
     assert head.revision == 2
-
-
-# Training.
 
 
 async def check_replays(store: Store, environment: str = "counter") -> list[float]:
@@ -451,9 +433,6 @@ async def test_grpo_trains_in_sessions_that_replay(url: str, store: Store, tmp_p
     rewards = await check_replays(store)
     assert len(rewards) == 16
     assert {*rewards} == {0.0, 1.0}
-
-
-# Rollouts by our own agent loop.
 
 
 class Watched(StateroomTrainer):

@@ -97,8 +97,6 @@ async def test_turns_and_steps_are_counted(store: Store) -> None:
         await session.agent.move("task_complete")
 
 
-# An author's own table.
-
 REVIEWED = STANDARD.with_moves(
     {
         ("executing", "task_complete"): "in_review",
@@ -159,9 +157,6 @@ async def test_a_model_that_fails_is_told_of_also_where_no_move_is_for_that(stor
     with raises(ModelFailed):
         await run(Agent(Scripted([ModelFailed("no more")])), session)
     assert session.agent.status.phase == "idle"
-
-
-# Where nothing is kept.
 
 
 async def test_notes_keep_the_same_table() -> None:

@@ -84,9 +84,6 @@ class Gate(Payer):
         return super().respond(conversation, tools)
 
 
-# Talking.
-
-
 async def test_a_run_answers_what_is_new_and_sees_all_that_was_said(threads: Threads) -> None:
     thread = await threads.create(instructions="Be brief.")
     await threads.add(thread, "hello")
@@ -174,9 +171,6 @@ async def test_items_are_told_of_when_they_are_committed(purses: Threads) -> Non
     assert [item["type"] for item in told] == [
         *("function_call", "function_call", "function_call_output", "function_call_output", "message")
     ]
-
-
-# Finding.
 
 
 async def test_a_thread_tells_what_is_known_of_it(threads: Threads) -> None:
@@ -274,9 +268,6 @@ async def test_threads_are_of_one_environment_that_has_a_state(store: Store) -> 
     assert [each.id for each in (await purses.list()).threads] == [thread.id]
 
 
-# Tools, and questions.
-
-
 async def test_a_task_that_does_not_fit_makes_no_thread(purses: Threads) -> None:
     with raises(BadTask):
         await purses.create(task={"user": 7})
@@ -327,11 +318,9 @@ async def test_a_turn_that_failed_is_tried_again(threads: Threads) -> None:
     assert texts((await threads.run(thread, ECHO)).output) == ["1: hello"]
 
 
-# Several at once. `others` stands for another process.
-
-
 @pytest.fixture
 def others(store: Store) -> Threads:
+    """Those of another process, as it were."""
     return Threads(Sessions(PurseEnvironment(), store))
 
 

@@ -64,9 +64,6 @@ async def judged(store: Store, gold: dict[str, Any], *calls: dict[str, Any], ord
     return await session.verify()
 
 
-# The database is the session's.
-
-
 @pytest.mark.every_store
 async def test_forks_rewinds_and_other_processes_have_the_database_of_their_revision(store: Store) -> None:
     session = await seeded(store)
@@ -158,8 +155,6 @@ async def test_a_change_of_one_row_stores_two_pages(
     assert len(encode_patch(entry.patch)) < most < sum(map(len, session.state.pages)) / 20
 
 
-# What fails changes nothing.
-
 BOMB = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
 
 SORT = """
@@ -206,9 +201,6 @@ async def test_a_transaction_may_be_written_out(store: Store) -> None:
     assert session.state.pages == pages
     assert (await run(session, "BEGIN; UPDATE products SET stock = 7 WHERE id = 1; COMMIT")).ok
     assert await value(session, STOCK) == 7
-
-
-# No way out.
 
 
 @pytest.mark.parametrize("tool", ["query", "execute", "submit_query"])
@@ -308,9 +300,6 @@ async def test_time_is_the_sessions(store: Store) -> None:
     ):
         assert await value(session, sql) == "1970-01-02"
     assert await value(session, "SELECT strftime('%Y', '2024-05-06')") == "2024"
-
-
-# The verdict.
 
 
 @pytest.mark.parametrize(

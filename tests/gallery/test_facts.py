@@ -54,9 +54,6 @@ async def judged(store: Store, *calls: tuple[str, dict[str, Any]], archive: Any 
     return await session.verify()
 
 
-# The rules.
-
-
 @pytest.mark.parametrize(
     ("documents", "decides"),
     [
@@ -75,9 +72,6 @@ async def test_the_source_that_decides(store: Store, documents: Any, decides: in
 async def test_a_claim_that_nothing_decides_is_refused(store: Store) -> None:
     with pytest.raises(BadTask):
         await seeded(store, {"else": ARCHIVE["else"]})
-
-
-# The verdict.
 
 
 async def test_verdict_citation_and_reading_get_the_reward(store: Store) -> None:
@@ -141,9 +135,6 @@ async def test_each_rule_is_needed(store: Store, see: Any, rules: str | None, mo
         await run(Agent(Shortcut(see, rules)), session)
         rewards.append((await session.verify()).reward)
     assert sum(rewards) / len(rewards) <= most
-
-
-# The archive.
 
 
 async def test_a_search_tells_titles_and_reading_tells_the_rest(store: Store) -> None:

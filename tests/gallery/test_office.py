@@ -74,9 +74,6 @@ def writes(row: Row) -> list[Row]:
     return [action for action in row["gold"] if action.get("name") not in READS]
 
 
-# The world.
-
-
 async def test_the_world_is_of_real_size_and_every_reference_leads_somewhere() -> None:
     kinds = ("contacts", "mails", "events", "projects", "tickets", "expenses", "files")
     tables = [getattr(WORLD, kind) for kind in kinds]
@@ -94,9 +91,6 @@ async def test_the_world_is_of_real_size_and_every_reference_leads_somewhere() -
     assert all({file.owner, *file.shared_with} <= staff for file in WORLD.files.values())
     names = Counter(contact.name for contact in people.values())
     assert sum(count > 1 for count in names.values()) >= 20
-
-
-# The tasks.
 
 
 async def test_the_tasks_file_is_what_the_generator_makes() -> None:
@@ -142,9 +136,6 @@ async def test_what_a_prompt_asks_can_be_read_from_each_wording(kind: Any) -> No
         assert kind.read("Good morning.") is None
 
 
-# The verdict.
-
-
 FREE = ("file_mail", "close_ticket", "share_with_team", "cover_leave", "clear_day", "kickoff", "merge_duplicates")
 
 
@@ -183,8 +174,6 @@ async def test_drafts_and_the_wording_of_mails_do_not_count_but_their_facts_do(s
     verdict = await judged(sessions, row, [{**mail, "arguments": given}, elsewhere])
     assert verdict.components == {"goal": 0.0, "untouched": 0.0, "rules": 1.0}
 
-
-# The manager.
 
 ASKED = "EX-1201 needs your approval. Do you approve?"
 
@@ -231,9 +220,6 @@ async def test_an_approval_afterwards_is_too_late(sessions: Sessions[Office]) ->
     verdict = await judged(sessions, row, [share, asked, mail])
     assert verdict.components == {"goal": 1.0, "untouched": 1.0, "rules": 0.0}
     assert verdict.reason.startswith(f"rule broken: {share['arguments']['file_id']}: ")
-
-
-# Those who err.
 
 
 @pytest.mark.parametrize("fault", FAULTS)

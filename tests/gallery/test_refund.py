@@ -45,9 +45,6 @@ async def judged(store: Store, *calls: tuple[str, dict[str, Any]], wishes: Any =
     return await session.verify()
 
 
-# The rules.
-
-
 @pytest.mark.parametrize(
     ("reason", "days", "amount"),
     [
@@ -105,8 +102,6 @@ async def test_a_task_without_a_wish_that_can_be_granted_is_refused(store: Store
         await seeded(store, *wishes)
 
 
-# The manager.
-
 DEAR = ("refund", {"order_id": "2", "amount": 700.0})
 
 
@@ -131,9 +126,6 @@ async def test_without_one_a_person_is_asked_and_the_session_waits(store: Store,
     assert (await run(agent, session)).status == "completed"
     assert session.state.settled["2"].paid == paid
     assert (await session.verify()).reward == 1.0
-
-
-# The customer.
 
 
 async def test_the_customer_says_what_is_asked_for_and_no_more(store: Store) -> None:

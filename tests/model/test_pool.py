@@ -179,9 +179,6 @@ def test_episodes_have_different_keys_where_the_request_has_no_seed() -> None:
     assert one.key != two.key
 
 
-# Asking again: how often, after which pauses, and until when.
-
-
 async def asked(found: list[Reply], limits: ModelLimits, timing: Timing) -> list[float]:
     """How many seconds each attempt was given."""
     endpoint = FakeEndpoint("m", found)
@@ -247,9 +244,6 @@ async def test_the_usual_pauses_are_random() -> None:
         )
     assert len(set(clock.pauses)) == 19
     assert 0 <= min(clock.pauses) < max(clock.pauses) <= 1
-
-
-# By their spec.
 
 
 async def test_each_host_gets_its_own_key(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

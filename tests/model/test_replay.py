@@ -165,9 +165,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         Replayed.of_file(tmp_path / "nowhere.jsonl")
 
 
-# Whole runs.
-
-
 def episodes(environment: str, model: str, output: Path) -> dict[tuple[int, int], Any]:
     """The rewards and the items of a run's episodes."""
     asyncio.run(run(plan_run(environment, model=model, repeats=3, store="memory://", output=output)))
