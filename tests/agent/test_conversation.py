@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Sessions, State, tool
+from stateroom import Sessions, State, tool
 from stateroom.agent import Anchor, Context, Conversation, DropOldest, Estimate, Summarise
 from stateroom.errors import ContextOverflow
 from stateroom.model import Item, Scripted, function_call, function_call_output, message, text_of
 from stateroom.session import Session
 from stateroom.state import encode_patch
 from stateroom.store import Store
+from tests.environments import Unjudged
 
 
 def user(text: str) -> Item:
@@ -27,7 +28,7 @@ class Desk(State):
 BOUND = Context(200, [DropOldest()])
 
 
-class DeskEnvironment(Environment[Desk]):
+class DeskEnvironment(Unjudged[Desk]):
     """Talk."""
 
     def seed(self, task: Any) -> Desk:
@@ -57,9 +58,6 @@ class DeskEnvironment(Environment[Desk]):
         """Change what a model is shown, and nothing else."""
         state.talk.view(BOUND)[0]["content"] = "changed"
         state.talk.items[0]["content"] = "changed"
-
-    def verify(self, state: Desk, episode: Any) -> float:
-        return 1.0
 
 
 async def say(session: Session, *texts: str) -> None:

@@ -12,7 +12,7 @@ from stateroom.errors import InvalidMove, ModelFailed
 from stateroom.model import Scripted, function_call
 from stateroom.session import STANDARD, AgentInMemory, AgentStatus, Lifecycle, Session, Update
 from stateroom.store import Store
-from tests.environments import TallyEnvironment
+from tests.environments import TallyEnvironment, Unjudged
 from tests.messages import raises
 from tests.processes import ROOT
 
@@ -172,7 +172,7 @@ async def test_notes_keep_the_same_table() -> None:
             assert notes.status.phase == phase
 
 
-class OracleEnvironment(Environment):
+class OracleEnvironment(Unjudged[None]):
     """Has no state."""
 
     @tool
@@ -182,9 +182,6 @@ class OracleEnvironment(Environment):
 
     def reply(self, message: str) -> str | None:
         return "again" if message == "four" else None
-
-    def verify(self) -> float:
-        return 1.0
 
 
 async def test_a_stateless_session_has_an_agent_for_as_long_as_it_is_held(store: Store) -> None:

@@ -14,6 +14,7 @@ from stateroom.errors import DefinitionError, ModelFailed
 from stateroom.model import Answer, Item, Noisy, Policy, Scripted, Usage, function_call, message
 from stateroom.session import MAX_READS, Session, Update
 from stateroom.store import Store
+from tests.environments import Unjudged
 from tests.messages import raises, says
 
 
@@ -257,7 +258,7 @@ async def test_an_agents_own_tool_and_one_of_the_same_name_are_one_too_many(sess
         )
 
 
-class Oracle(Environment[None]):
+class Oracle(Unjudged[None]):
     """Without a state, so no session keeps its calls apart."""
 
     def __init__(self) -> None:
@@ -272,9 +273,6 @@ class Oracle(Environment[None]):
             await asyncio.sleep(0)
         self.running -= 1
         return number
-
-    def verify(self) -> float:
-        return 0.0
 
 
 async def test_of_many_reads_in_one_answer_a_few_run_at_once(store: Store) -> None:

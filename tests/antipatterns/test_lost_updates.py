@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stateroom import Environment, SessionLimits, Sessions, State, ToolError, tool
+from stateroom import SessionLimits, Sessions, State, ToolError, tool
 from stateroom.errors import BadTask, SessionClosed, SessionExpired, UnknownSession
 from stateroom.store import HeadFilter, Store, open_store
-from tests.environments import Time
+from tests.environments import Time, Unjudged
 from tests.messages import raises, says
 
 LIMIT = 20_000
@@ -23,7 +23,7 @@ class Account(State):
     coins: int = 100
 
 
-class BankEnvironment(Environment[Purse]):
+class BankEnvironment(Unjudged[Purse]):
     """Moves coins from a user's account into a session's purse."""
 
     @tool
@@ -72,9 +72,6 @@ class BankEnvironment(Environment[Purse]):
     def look(self, state: Purse, user: Account) -> list[int]:
         """What there is."""
         return [state.coins, len(state.spent), user.coins]
-
-    def verify(self, state: Purse) -> float:
-        return float(state.coins)
 
 
 ANN = {"user": "ann"}

@@ -13,6 +13,7 @@ from stateroom.gallery import CounterEnvironment, ExtractionEnvironment
 from stateroom.model import ModelSource
 from stateroom.rollout import Report, Run, RunFiles, run
 from stateroom.store import Store
+from tests.environments import Unjudged
 from tests.messages import raises
 from tests.plans import make_run
 
@@ -27,7 +28,7 @@ class Diary(State):
     pages: list[str] = []
 
 
-class NoteEnvironment(Environment[Note]):
+class NoteEnvironment(Unjudged[Note]):
     """Keeps a text, and a diary of each user."""
 
     def __init__(self, greeting: str = "hello") -> None:
@@ -40,9 +41,6 @@ class NoteEnvironment(Environment[Note]):
         user.pages.append(text)
         app.pages.append(text)
         return [user.pages, app.pages]
-
-    def verify(self, state: Note) -> float:
-        return float(len(state.text))
 
 
 class OtherNoteEnvironment(NoteEnvironment):

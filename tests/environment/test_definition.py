@@ -14,7 +14,6 @@ import pytest
 from pydantic import BaseModel, Field
 
 from stateroom import Ask, Clock, Environment, Session, SessionInfo, State, Task, Verdict, tool  # noqa: F401
-from stateroom.environment import Tool
 from stateroom.errors import DefinitionError
 from tests.messages import raises
 
@@ -140,14 +139,9 @@ def test_tools_are_inherited_and_overridden() -> None:
     assert set(tools) == {"increment", "get", "reset_all"}
     assert tools["increment"].definition["description"] == "Add `count` twice."
     assert (tools["increment"].procedure.is_async, tools["increment"].procedure.timeout) == (True, 3)
-    assert isinstance(owner(tools["get"]), Child)
+    assert isinstance(getattr(tools["get"].procedure.function, "__self__", None), Child)
     assert Child.state_type is Counter
     assert set(Base().tools) == {"increment", "get"}
-
-
-def owner(of: Tool) -> Any:
-    """The instance whose method a tool is."""
-    return getattr(of.procedure.function, "__self__", None)
 
 
 def test_an_override_must_say_that_it_is_a_tool() -> None:

@@ -17,8 +17,6 @@ from stateroom.store import Store
 
 REFERENCE = FactsEnvironment.policies["reference"]
 
-RANKING = ["register", "newspaper", "forum"]
-
 
 def document(kind: str, year: int, supports: bool | None = None, **more: Any) -> dict[str, Any]:
     return {"kind": kind, "date": f"{year}-05-01", "title": "Ivy Mill", "text": "…", "supports": supports, **more}
@@ -44,7 +42,8 @@ def says(verdict: str, citation: str) -> tuple[str, dict[str, Any]]:
 
 
 async def seeded(store: Store, archive: Any = ARCHIVE) -> Session[Any]:
-    return await Sessions[Any](FactsEnvironment(), store).seed({"ranking": RANKING, "archive": archive})
+    row = {"ranking": ["register", "newspaper", "forum"], "archive": archive}
+    return await Sessions[Any](FactsEnvironment(), store).seed(row)
 
 
 async def judged(store: Store, *calls: tuple[str, dict[str, Any]], archive: Any = ARCHIVE) -> Verdict:

@@ -22,9 +22,7 @@ from tests.messages import says
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORLD = OfficeEnvironment().world()
-HOUSE = "Larkspur Works"
 NOISY: Any = OfficeEnvironment.policies["noisy"]
-FAULTS = sorted({policy.fault for seed in range(500) if (policy := NOISY(seed)).errs})
 TASKS = [
     json.loads(line) for line in files("stateroom.gallery.office").joinpath("tasks.jsonl").read_text().splitlines()
 ]
@@ -80,7 +78,7 @@ async def test_the_world_is_of_real_size_and_every_reference_leads_somewhere() -
     assert sum(map(len, tables)) >= 10_000
     assert all(key == record.id for table in tables for key, record in table.items())
     people, addresses = WORLD.contacts, {contact.email for contact in WORLD.contacts.values()}
-    staff = {contact.id for contact in people.values() if contact.company == HOUSE}
+    staff = {contact.id for contact in people.values() if contact.company == "Larkspur Works"}
     assert len(addresses) == len(people)
     assert all((contact.deputy in staff - {contact.id}) == (contact.id in staff) for contact in people.values())
     assert all({mail.sender, *mail.to} <= addresses for mail in WORLD.mails.values())
@@ -175,15 +173,12 @@ async def test_drafts_and_the_wording_of_mails_do_not_count_but_their_facts_do(s
     assert verdict.components == {"goal": 0.0, "untouched": 0.0, "rules": 1.0}
 
 
-ASKED = "EX-1201 needs your approval. Do you approve?"
-
-
 @pytest.mark.parametrize(("manager", "granted"), [("yes", True), ("no", False)])
 async def test_the_manager_decides_what_is_named_and_notes_it(
     sessions: Sessions[Office], manager: str, granted: bool
 ) -> None:
     session = await sessions.seed(one("settle_large", manager=manager))
-    says(str(await session.reply(ASKED, call_id="a")))
+    says(str(await session.reply("EX-1201 needs your approval. Do you approve?", call_id="a")))
     assert {name: each.granted for name, each in session.state.approvals.items()} == {"EX-1201": granted}
     assert await session.reply("EX-1201 is settled.", call_id="b") is None
 
@@ -222,7 +217,7 @@ async def test_an_approval_afterwards_is_too_late(sessions: Sessions[Office]) ->
     assert verdict.reason.startswith(f"rule broken: {share['arguments']['file_id']}: ")
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", sorted({made.fault for seed in range(500) if (made := NOISY(seed)).errs}))
 async def test_each_fault_is_seen(sessions: Sessions[Office], fault: str) -> None:
     seeds = iter(range(10_000))
     for row in some(1):

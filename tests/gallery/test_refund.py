@@ -14,10 +14,6 @@ from stateroom.store import Store
 from tests.agent.models import Remembers
 from tests.messages import raises, says
 
-OPENING = "Hello! I want my money back."
-
-REFERENCE = RefundEnvironment.policies["reference"]
-
 ORDERS = {
     "1": {"email": "ann@example.com", "item": "lamp", "price": 60.0, "days": 5},
     "2": {"email": "ann@example.com", "item": "bicycle", "price": 700.0, "days": 50},
@@ -29,13 +25,10 @@ def wish(order_id: str, reason: str) -> dict[str, Any]:
     return {"order_id": order_id, "item": ORDERS[order_id]["item"], "reason": reason}
 
 
-def task(*wishes: dict[str, Any], **more: Any) -> dict[str, Any]:
-    asked = {"responses_create_params": {"input": OPENING}}
-    return {**asked, "email": "ann@example.com", "orders": ORDERS, "wishes": list(wishes), **more}
-
-
 async def seeded(store: Store, *wishes: dict[str, Any], user_model: Model | None = None, **more: Any) -> Session[Any]:
-    return await Sessions[Any](RefundEnvironment(user_model), store).seed(task(*wishes, **more))
+    asked = {"responses_create_params": {"input": "Hello! I want my money back."}, "email": "ann@example.com"}
+    row = {**asked, "orders": ORDERS, "wishes": [*wishes], **more}
+    return await Sessions[Any](RefundEnvironment(user_model), store).seed(row)
 
 
 async def judged(store: Store, *calls: tuple[str, dict[str, Any]], wishes: Any = None, **more: Any) -> Verdict:
@@ -102,13 +95,13 @@ async def test_a_task_without_a_wish_that_can_be_granted_is_refused(store: Store
         await seeded(store, *wishes)
 
 
-DEAR = ("refund", {"order_id": "2", "amount": 700.0})
-
-
 @pytest.mark.parametrize(("manager", "paid"), [("yes", 700.0), ("no", 0.0)])
 async def test_the_tasks_manager_decides_above_the_limit(store: Store, manager: str, paid: float) -> None:
     session = await seeded(store, wish("2", "damaged"), manager=manager)
-    assert (await session.call(*DEAR)).output == {"paid": paid, "manager": manager}
+    assert (await session.call("refund", {"order_id": "2", "amount": 700.0})).output == {
+        "paid": paid,
+        "manager": manager,
+    }
     verdict = await session.verify()
     assert (verdict.reward, verdict.metrics["paid"]) == (1.0, paid)
 
@@ -118,7 +111,7 @@ async def test_the_tasks_manager_decides_above_the_limit(store: Store, manager: 
 )
 async def test_without_one_a_person_is_asked_and_the_session_waits(store: Store, given: Any, paid: float) -> None:
     session = await seeded(store, wish("2", "damaged"))
-    agent = Agent(REFERENCE())
+    agent = Agent(RefundEnvironment.policies["reference"]())
     waiting = await run(agent, session)
     assert waiting.question == "A refund of 700.00 for the bicycle (order 2): yes or no?"
     assert session.state.settled == {}
