@@ -1,7 +1,6 @@
 """Nothing in Stateroom is global to the process: using it leaves its modules as they were."""
 
 from pathlib import Path
-from random import Random
 from types import ModuleType
 from typing import Any
 
@@ -9,10 +8,9 @@ import pytest
 
 from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment
-from stateroom.model import ModelSource
-from stateroom.rollout import RunFiles, RunOptions, run
+from stateroom.rollout import RunOptions, run
 from tests.antipatterns.walking import changes, memory, modules, unjustified
-from tests.plans import make_run
+from tests.plans import noisy_run
 
 
 class Shelf(State):
@@ -48,18 +46,6 @@ async def use_sessions(url: str) -> None:
         await sessions.stop()
 
 
-async def use_agents(folder: Path) -> None:
-    for found in (CounterEnvironment, ExtractionEnvironment):
-        plan = make_run(
-            environment=found(),
-            model=ModelSource("noisy", found.policies["noisy"]),
-            tasks=[found.generate(Random(number)) for number in range(3)],
-            files=RunFiles(folder / f"{found.name}.jsonl"),
-            store=f"sqlite:///{folder / found.name}.db",
-        )
-        assert (await run(plan)).failed == 0
-
-
 async def test_two_environments_on_two_stores_leave_the_modules_as_they_were(tmp_path: Path, fresh_url: Any) -> None:
     RunOptions()  # whose validator is made at first use
     every = modules()
@@ -67,7 +53,9 @@ async def test_two_environments_on_two_stores_leave_the_modules_as_they_were(tmp
     assert len(before) > 5000
     for kind in ("memory", "sqlite", "redis", "postgresql", "file"):
         await use_sessions(fresh_url(kind))
-    await use_agents(tmp_path)
+    for found in (CounterEnvironment, ExtractionEnvironment):
+        plan = noisy_run(found, 3, tmp_path, f"sqlite:///{tmp_path / found.name}.db")
+        assert (await run(plan)).failed == 0
     assert unjustified(changes(before, memory(every))) == []
 
 

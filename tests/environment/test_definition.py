@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 
 from stateroom import Ask, Clock, Environment, Session, SessionInfo, State, Task, Verdict, tool  # noqa: F401
 from stateroom.errors import DefinitionError
+from tests.environments import Unjudged
 from tests.messages import raises
 
 
@@ -83,7 +84,7 @@ def test_types_defined_inside_a_function_are_found() -> None:
     class Colour(Enum):
         RED = "red"
 
-    class Inside(Environment[Local], ABC):
+    class Inside(Unjudged[Local], ABC):
         """Inside, and with a metaclass of its own."""
 
         class Shape(BaseModel):
@@ -94,15 +95,12 @@ def test_types_defined_inside_a_function_are_found() -> None:
             """Paint a shape."""
             return colour.value
 
-        def verify(self, state: Local) -> float:
-            return 0.0
-
     bound = Inside().tools["paint"].bind({"colour": "red", "shape": {"sides": 3}})
     assert bound == {"colour": Colour.RED, "shape": Inside.Shape(sides=3)}
 
 
 def test_a_tool_may_be_named_like_a_type() -> None:
-    class Lists(Environment[Counter]):
+    class Lists(Unjudged[Counter]):
         """Has a tool named list."""
 
         @tool
@@ -113,9 +111,6 @@ def test_a_tool_may_be_named_like_a_type() -> None:
         @tool
         def add(self, state: Counter, names: list[str]) -> None:  # type: ignore[valid-type]
             """Add."""
-
-        def verify(self) -> float:
-            return 0.0
 
     assert Lists().tools["add"].bind({"names": ["a"]}) == {"names": ["a"]}
 
@@ -179,7 +174,7 @@ def test_tools_come_from_mixins_too() -> None:
 def test_a_template_is_checked_when_its_types_are_known() -> None:
     S = TypeVar("S", bound=State)
 
-    class Template(Environment[S], Generic[S]):
+    class Template(Unjudged[S], Generic[S]):
         """For any state."""
 
         @tool
@@ -189,9 +184,6 @@ def test_a_template_is_checked_when_its_types_are_known() -> None:
 
     class Filled(Template[Counter]):
         """For a counter."""
-
-        def verify(self) -> float:
-            return 0.0
 
     assert (Filled.state_type, set(Filled().tools)) == (Counter, {"look"})
 

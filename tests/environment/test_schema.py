@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from stateroom import Environment, State, tool
+from tests.environments import Unjudged
 
 
 class Counter(State):
@@ -97,16 +98,13 @@ def assert_strict(node: Any) -> None:
 
 
 def test_a_whole_definition() -> None:
-    class Shop(Environment[Counter]):
+    class Shop(Unjudged[Counter]):
         """A shop."""
 
         @tool
         def buy(self, state: Counter, rng, clock, new_id, session, item: str, count: int = 1) -> dict[str, Any]:
             """Buy an item."""
             return {}
-
-        def verify(self) -> float:
-            return 0.0
 
     assert Shop().tool_definitions() == [
         {
