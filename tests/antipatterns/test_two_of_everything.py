@@ -9,11 +9,12 @@ import pytest
 from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.errors import SessionError, UnknownSession
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment
-from stateroom.rollout import Report, run
+from stateroom.rollout import run
 from stateroom.store import Store
 from tests.environments import Unjudged
 from tests.messages import raises
 from tests.plans import noisy_run
+from tests.rows import comparable
 
 pytestmark = pytest.mark.every_store
 
@@ -73,13 +74,6 @@ async def test_one_environment_in_two_stores_has_two_of_each(store: Store) -> No
             await there.open(alone.id)
 
 
-def told(report: Report) -> list[dict[str, Any]]:
-    """What was measured, but for the names of sessions and the times."""
-    own = ("_stateroom_session", "_stateroom_times")
-    rows = [{key: value for key, value in row.items() if key not in own} for row in report.rows]
-    return sorted(rows, key=lambda row: row["_ng_task_index"])
-
-
 async def test_agents_at_work_side_by_side_do_as_each_does_alone(tmp_path: Path, url: str) -> None:
     for folder in ("alone", "together"):
         (tmp_path / folder).mkdir()
@@ -88,6 +82,8 @@ async def test_agents_at_work_side_by_side_do_as_each_does_alone(tmp_path: Path,
     stores = ("memory://", url)
     plans = [noisy_run(kind, 6, tmp_path / "together", store) for kind, store in zip(kinds, stores, strict=True)]
     together = await asyncio.gather(*map(run, plans))
-    assert [told(report) for report in together] == [told(report) for report in alone]
-    assert [report.failed for report in together] == [0, 0]
+    for kind in kinds:
+        one, other = (comparable(tmp_path / folder / f"{kind.name}.jsonl") for folder in ("alone", "together"))
+        assert one == other
+    assert [report.failed for report in (*alone, *together)] == [0] * 4
     assert len({row["_stateroom_session"] for report in together for row in report.rows}) == 12

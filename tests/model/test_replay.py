@@ -20,6 +20,7 @@ from stateroom.model import (
 )
 from stateroom.rollout import plan_run, run
 from tests.messages import raises
+from tests.rows import rows
 
 REASONING: Item = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
 
@@ -165,13 +166,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         Replayed.of_file(tmp_path / "nowhere.jsonl")
 
 
-def episodes(environment: str, model: str, output: Path) -> dict[tuple[int, int], Any]:
+def episodes(environment: str, model: str, output: Path) -> list[tuple[float, Any]]:
     """The rewards and the items of a run's episodes."""
     asyncio.run(run(plan_run(environment, model=model, repeats=3, store="memory://", output=output)))
-    rows = [json.loads(line) for line in output.read_text().splitlines()]
-    return {
-        (row["_ng_task_index"], row["_ng_rollout_index"]): (row["reward"], row["response"]["output"]) for row in rows
-    }
+    return [(row["reward"], row["response"]["output"]) for row in rows(output)]
 
 
 @pytest.mark.parametrize("environment", ["counter", "extraction", "weather"])
@@ -179,4 +177,4 @@ def test_a_run_is_played_again(environment: str, tmp_path: Path) -> None:
     first = tmp_path / "first.jsonl"
     played = episodes(environment, "noisy", first)
     assert episodes(environment, f"replay:{first}", tmp_path / "again.jsonl") == played
-    assert {reward for reward, _ in played.values()} == {0.0, 1.0}
+    assert {reward for reward, _ in played} == {0.0, 1.0}
