@@ -192,12 +192,6 @@ def test_the_last_turns_are_kept() -> None:
     assert KeepLastTurns(4).apply(window, bounds(0, 0)) is window
 
 
-def test_the_oldest_are_dropped_until_it_is_enough() -> None:
-    window = window_of(*[said("user", f"{words(9)} {n}") for n in range(10)])
-    left = DropOldest().apply(window, bounds(45, 60))
-    assert [text[-1] for text in texts(left)] == ["6", "7", "8", "9"]
-
-
 def test_what_the_user_said_last_is_dropped_only_if_there_is_no_other_way() -> None:
     window = window_of(said("user", words(10)), *step("a", words(20)), *step("b", words(20)), *step("c", words(20)))
     assert names(DropOldest().apply(window, bounds(40, 50))) == ["user", "c", "c"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stateroom.environment import find_environment, load_class, registered
+from stateroom.environment import find_environment, load_class
 from stateroom.errors import CannotImport, InvalidEnvironment, NotFound
 from tests.messages import raises
 
@@ -37,11 +37,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     (tmp_path / "house_of_mine.py").write_text(SOURCE)
     return tmp_path
-
-
-def test_a_registered_name() -> None:
-    assert registered()["counter"] == "stateroom.gallery.counter:CounterEnvironment"
-    assert find_environment("counter").name == "counter"
 
 
 def test_a_module_beside_the_user(folder: Path) -> None:

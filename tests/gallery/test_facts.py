@@ -73,11 +73,6 @@ async def test_a_claim_that_nothing_decides_is_refused(store: Store) -> None:
         await seeded(store, {"else": ARCHIVE["else"]})
 
 
-async def test_verdict_citation_and_reading_get_the_reward(store: Store) -> None:
-    verdict = await judged(store, *reads(*COMPARED), says("false", "new"))
-    assert (verdict.reward, verdict.components) == (1.0, {"verdict": 1.0, "citation": 1.0, "read": 1.0})
-
-
 @pytest.mark.parametrize(
     ("calls", "components"),
     [

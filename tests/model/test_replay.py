@@ -59,24 +59,11 @@ async def played(model: Replayed, task: Any, seed: int = 0) -> list[Item]:
     return items
 
 
-async def test_an_episode_is_played_again_step_by_step() -> None:
-    rows = [row("one", "a", number=0), row("two", "b", number=1)]
-    model = Replayed(rows)
-    assert await played(model, "one") == rows[0]["response"]["output"]
-    assert await played(model, "two") == rows[1]["response"]["output"]
-
-
 async def test_a_text_and_its_item_are_the_same_task() -> None:
     model = Replayed([row("one", "a")])
     assert (await played(model, [{"role": "user", "content": [{"type": "input_text", "text": "one"}]}]))[-1] == message(
         "a"
     )
-
-
-async def test_of_several_repeats_the_seed_has_its_own() -> None:
-    model = Replayed([row("one", f"answer {seed}", seed=seed, rollout=seed) for seed in range(20)])
-    for seed in (7, 0, 19):
-        assert (await played(model, "one", seed))[-1] == message(f"answer {seed}")
 
 
 async def test_a_seed_that_has_none_always_has_the_same() -> None:
