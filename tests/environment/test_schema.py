@@ -262,12 +262,3 @@ def test_a_docstring_serves_all_instances_and_subclasses() -> None:
 
     assert definition(first)["parameters"]["properties"]["count"]["description"] == "of the first"
     assert definition(second)["parameters"]["properties"]["count"]["description"] == "of the second"
-
-
-@pytest.mark.parametrize("name", ["title", "default", "description", "type", "properties", "required", "enum"])
-def test_parameters_named_like_parts_of_a_schema(name: str) -> None:
-    namespace: dict[str, Any] = {}
-    exec(f"def buy(self, {name}: str, other: int = 1):\n    'Buy.'", namespace)
-    parameters = definition(namespace["buy"])["parameters"]
-    assert parameters["properties"][name] == {"type": "string"}
-    assert parameters["required"] == [name, "other"]
