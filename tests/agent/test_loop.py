@@ -8,18 +8,14 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Sessions, State, tool
+from stateroom import Environment, Sessions, tool
 from stateroom.agent import Agent, Trajectory, act, run
 from stateroom.errors import DefinitionError, ModelFailed
 from stateroom.model import Answer, Item, Noisy, Policy, Scripted, Usage, function_call, message
 from stateroom.session import MAX_READS, Session, Update
 from stateroom.store import Store
-from tests.environments import Unjudged
+from tests.environments import Tally, Unjudged
 from tests.messages import raises, says
-
-
-class Tally(State):
-    total: int = 0
 
 
 class TallyEnvironment(Environment[Tally]):

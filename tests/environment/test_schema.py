@@ -10,12 +10,8 @@ import pytest
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from stateroom import Environment, State, tool
-from tests.environments import Unjudged
-
-
-class Counter(State):
-    value: int = 0
+from stateroom import Environment, tool
+from tests.environments import Tally, Unjudged
 
 
 class Colour(Enum):
@@ -98,11 +94,11 @@ def assert_strict(node: Any) -> None:
 
 
 def test_a_whole_definition() -> None:
-    class Shop(Unjudged[Counter]):
+    class Shop(Unjudged[Tally]):
         """A shop."""
 
         @tool
-        def buy(self, state: Counter, rng, clock, new_id, session, item: str, count: int = 1) -> dict[str, Any]:
+        def buy(self, state: Tally, rng, clock, new_id, session, item: str, count: int = 1) -> dict[str, Any]:
             """Buy an item."""
             return {}
 
