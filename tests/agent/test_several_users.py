@@ -14,6 +14,7 @@ from stateroom.model import Item, Policy, Scripted, function_call, message, mess
 from stateroom.rollout import replay_session
 from stateroom.session import Session
 from stateroom.store import Store
+from tests.environments import Purse
 from tests.messages import raises
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "group_chat.py"
@@ -21,10 +22,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "group_chat.py"
 
 class Board(State):
     notes: list[str] = []
-
-
-class Purse(State):
-    spent: int = 0
 
 
 class BoardTask(Task):
