@@ -134,6 +134,12 @@ async def test_what_a_prompt_asks_can_be_read_from_each_wording(kind: Any) -> No
         assert kind.read("Good morning.") is None
 
 
+async def test_idling_gets_nothing_and_breaks_nothing(sessions: Sessions[Office]) -> None:
+    for row in some(1):
+        verdict = await play(sessions, row, OfficeEnvironment.policies["idle"]())
+        assert (verdict.reward, verdict.components) == (0.0, {"goal": 0.0, "untouched": 1.0, "rules": 1.0}), row["kind"]
+
+
 FREE = ("file_mail", "close_ticket", "share_with_team", "cover_leave", "clear_day", "kickoff", "merge_duplicates")
 
 
@@ -235,3 +241,12 @@ async def test_faults_differ_in_what_they_spoil(sessions: Sessions[Office]) -> N
             spoilt[policy.fault].add(tuple((await play(sessions, row, policy)).components.values()))
     assert len(set().union(*spoilt.values())) >= 3
     assert len({frozenset(found) for found in spoilt.values()}) >= 3
+
+
+async def test_who_takes_somebody_for_their_namesake_fails_twice(sessions: Sessions[Office]) -> None:
+    policy = next(made for seed in range(999) if (made := NOISY(seed)).errs and made.fault == "mixes up")
+    names = Counter(contact.name for contact in WORLD.contacts.values())
+    rows = (row for row in TASKS if row["kind"] == "new_phone")
+    row = next(row for row in rows if names[row["gold"][0]["arguments"]["query"]] > 1)
+    verdict = await play(sessions, row, policy)
+    assert verdict.components == {"goal": 0.0, "untouched": 0.0, "rules": 1.0}
