@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from random import Random
 from typing import Any
 
 from stateroom.environment import Environment
@@ -19,6 +21,17 @@ def make_run(
     **options: Any,
 ) -> Run:
     return Run(environment, model, RunOptions(output=files.rollouts, **options), tasks, files, lease)
+
+
+def noisy_run(environment: type[Environment[Any, Any]], tasks: int, folder: Path, store: str) -> Run:
+    """A run of the noisy policy on some tasks that the environment makes."""
+    return make_run(
+        environment=environment(),
+        model=ModelSource("noisy", environment.policies["noisy"]),
+        tasks=[environment.generate(Random(number)) for number in range(tasks)],
+        files=RunFiles(folder / f"{environment.name}.jsonl"),
+        store=store,
+    )
 
 
 def make_branching(

@@ -14,7 +14,7 @@ import stateroom
 from stateroom import errors
 from tests.commands import LEAVES
 from tests.messages import raises
-from tests.pages import FENCE, PageError, reader_variables, run_page, shows, steps_of, warm_commands
+from tests.pages import FENCE, PageError, reader_variables, run_page, shows, warm_commands
 from tests.servers.ray import ray_folder
 
 ROOT = Path(__file__).parent.parent
@@ -96,52 +96,6 @@ def test_what_does_not_work_is_noticed(page: str, tmp_path: Path, commands: Path
         run_page(page, tmp_path, commands=commands)
 
 
-def test_a_page_is_followed_in_order(tmp_path: Path, commands: Path) -> None:
-    """Files, Python and commands see what came before them, in a tab as well."""
-    run_page(
-        """
-```python title="room.py"
-name = "blue"
-```
-```python
-from room import name
-
-open("name.txt", "w").write(name)
-```
-```console
-$ cat name.txt
-blue
-$ cat page.py | head -6 | tail -1
-from room import name
-$ mkdir inner
-$ cd inner && export DOOR=open
-$ pwd && echo $DOOR
-…/page/inner
-open
-$ cat \\
-    nothing  # exit 1
-```
-=== "A tab"
-
-    ```python title="room.py"
-    name = "red"
-    ```
-    ```console
-    $ python -c 'import sys; sys.path.append(".."); import room; print(room.name)'
-    red
-    ```
-""",
-        tmp_path,
-        commands=commands,
-    )
-
-
-def test_what_goes_on_can_be_ended_and_started_again(tmp_path: Path, commands: Path) -> None:
-    serve = "python -m http.server --bind 127.0.0.1 8000"
-    page = f"$ {serve} &\nServing HTTP on …\n$ curl -s localhost:8000\n$ kill %1\n$ curl -s localhost:8000  # exit 7\n"
-    run_page(console(page + page), tmp_path, commands=commands)
-
-
 @pytest.mark.parametrize(
     ("shown", "printed", "same"),
     [
@@ -162,10 +116,6 @@ def test_what_goes_on_can_be_ended_and_started_again(tmp_path: Path, commands: P
 )
 def test_an_output_is_compared_but_for_what_varies(shown: str, printed: str, same: bool) -> None:
     assert shows(shown, printed) == same
-
-
-def test_pages_have_code_to_run() -> None:
-    assert all(steps_of((ROOT / page).read_text(encoding="utf-8")) for page in ("README.md", "docs/environments.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -87,21 +87,3 @@ def test_shared_modules_import_nothing_of_ours_but_the_errors(module: str) -> No
 )
 def test_a_wrong_way_is_seen(home: str, source: str) -> None:
     assert wrong_ways(source, (home, "module.py"))
-
-
-@pytest.mark.parametrize(
-    ("home", "source"),
-    [
-        ("store", "from stateroom.errors import StoreError"),
-        ("store", "from stateroom.state import State"),
-        ("store", "from .contract import Store"),
-        ("store", "from ..errors import StoreError"),
-        ("adapters", "from stateroom.session.cached_session import CachedSession"),
-        ("cli", "from stateroom.rollout import Runner"),
-        ("gallery", "from stateroom.rollout import Runner"),
-        ("gallery", "from stateroom import Environment"),
-        ("gallery", "import json"),
-    ],
-)
-def test_a_right_way_is_let_pass(home: str, source: str) -> None:
-    assert wrong_ways(source, (home, "module.py")) == []

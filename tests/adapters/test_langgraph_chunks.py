@@ -57,13 +57,6 @@ def messages(*numbers: int) -> list[str]:
     return [f"{number:04d}" * 30 for number in numbers]
 
 
-def test_a_list_that_grows_costs_what_is_added() -> None:
-    parts = parts_of(messages(*range(500)))
-    for count in range(501, 520):
-        parts, size = changed(parts, messages(*range(count)))
-        assert size < 200
-
-
 def test_a_window_that_slides_costs_what_comes_in() -> None:
     parts = parts_of(messages(0, *range(1, 50)))
     for first in range(2, 20):

@@ -14,7 +14,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from stateroom.adapters.langgraph import StateroomSaver
 from stateroom.errors import NotFound, StoreError, UnknownSession
-from stateroom.session import History, Retention, RetentionPolicy, check_session
+from stateroom.session import History, Retention, RetentionPolicy
 from stateroom.store import Store
 from tests.adapters.checkpoints import checkpoint, config, ids_of, put, values_of, writes_of
 from tests.messages import raises
@@ -44,17 +44,6 @@ async def test_a_conversation_is_stored_once_not_at_every_step(store: Store, sav
     assert early < 5 * 500 * 20
     assert await total(store) < 4.5 * payload  # in the log and in snapshots, each with its surroundings
     assert await values_of(saver, "t", "0070") == {"messages": words(70), "step": 70}
-
-
-@pytest.mark.every_store
-async def test_another_saver_reads_every_step(store: Store, saver: StateroomSaver) -> None:
-    await talk(saver, "t", 1, 60)
-    other = StateroomSaver(store)
-    assert await values_of(other, "t") == {"messages": words(60), "step": 60}
-    assert await values_of(other, "t", "0033") == {"messages": words(33), "step": 33}
-    listed = [found async for found in other.alist({"configurable": {"thread_id": "t"}}, limit=40)]
-    assert [found.checkpoint["channel_values"]["step"] for found in listed] == list(range(60, 20, -1))
-    assert listed[-1].checkpoint["channel_values"]["messages"] == words(21)
 
 
 @pytest.mark.every_store
@@ -112,22 +101,6 @@ async def test_a_copy_costs_the_same_however_long_the_thread_is(store: Store, sa
     assert await values_of(StateroomSaver(store), "copy") == {"messages": ["other"]}
     assert len(await ids_of(saver, "copy")) == 41
     assert await values_of(saver, "t") == {"messages": words(42), "step": 42}
-
-
-@pytest.mark.every_store
-async def test_a_copy_outlives_the_thread_and_the_name_is_free_again(store: Store, saver: StateroomSaver) -> None:
-    await talk(saver, "t", 1, 5)
-    await saver.acopy_thread("t", "copy")
-    await saver.adelete_thread("t")
-    for each in (saver, StateroomSaver(store)):
-        assert await values_of(each, "t") is None
-        assert await ids_of(each, "copy") == ["0005", "0004", "0003", "0002", "0001"]
-    await put(saver, "t", "new", {"a": 1})
-    for each in (saver, StateroomSaver(store)):
-        assert await ids_of(each, "t") == ["new"]
-        assert await values_of(each, "copy", "0003") == {"messages": words(3), "step": 3}
-    for head in await store.heads():
-        assert await check_session(store, head) == []
 
 
 async def test_nothing_is_copied_from_a_thread_that_is_not_there_or_over_one_that_is(
@@ -329,9 +302,6 @@ async def test_on_its_own_loop_it_says_that_it_must_be_awaited(saver: StateroomS
 async def test_writes_without_a_checkpoint_are_refused(saver: StateroomSaver) -> None:
     with raises(NotFound):
         await saver.aput_writes(config("t"), [("c", 1)], "task")
-
-
-# LangGraph's own suite for savers.
 
 
 @pytest.mark.every_store

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -58,24 +59,18 @@ def add(number: int) -> int:
     return number + 1
 
 
-async def test_a_runner_goes_on_with_a_conversation_in_another_store_handle(url: str) -> None:
-    model = Counts()
+async def test_a_runner_goes_on_with_a_conversation_in_another_store_handle(fresh_url: Callable[[str], str]) -> None:
+    url, model = fresh_url("sqlite"), Counts()
     agent = Agent(name="adder", model=model, tools=[add])
-    async with StateroomSessions.from_url(url) as sessions:
-        session = sessions.session("thread")
-        assert isinstance(session, Session)
-        assert (await Runner.run(agent, "1", session=session, run_config=QUIET)).final_output == "it is 2"
-        if url.startswith("memory"):
-            again = await Runner.run(agent, "5", session=sessions.session("thread"), run_config=QUIET)
-            assert again.final_output == "it is 6"
-    if not url.startswith("memory"):
+    for said, answered in (("1", "it is 2"), ("5", "it is 6")):
         async with StateroomSessions.from_url(url) as sessions:
-            again = await Runner.run(agent, "5", session=sessions.session("thread"), run_config=QUIET)
-            assert again.final_output == "it is 6"
-            items = await sessions.session("thread").get_items()
-            kinds = [item.get("type", item.get("role")) for item in items]
-            assert kinds == ["user", "function_call", "function_call_output", "message"] * 2
+            session = sessions.session("thread")
+            assert isinstance(session, Session)
+            assert (await Runner.run(agent, said, session=session, run_config=QUIET)).final_output == answered
+            items: list[Any] = await session.get_items()
             assert await sessions.session("other").get_items() == []
+    kinds = [item.get("type", item.get("role")) for item in items]
+    assert kinds == ["user", "function_call", "function_call_output", "message"] * 2
     assert model.shown == [1, 3, 5, 7]
 
 

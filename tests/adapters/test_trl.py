@@ -3,7 +3,6 @@ import json
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from statistics import fmean, stdev
@@ -18,7 +17,6 @@ from trl import GRPOTrainer
 from stateroom import Environment, Episode, State, tool
 from stateroom.adapters.trl import (
     PooledEnvironment,
-    RolloutFunction,
     Spec,
     StateroomTrainer,
     spec,
@@ -76,9 +74,6 @@ def schemas(instance: PooledEnvironment) -> dict[str, Any]:
     """The schemas of the tools that TRL finds on an instance."""
     names = [name for name in vars(type(instance)) if not name.startswith("_") and name != "get_reward"]
     return {name: get_json_schema(getattr(instance, name))["function"] for name in names}
-
-
-# Schemas.
 
 
 @pytest.mark.parametrize("name", ["counter", "extraction", "refund"])
@@ -184,9 +179,6 @@ def test_instructions_that_trls_own_loop_cannot_show_are_refused() -> None:
         spec(Telling, input=ROWS).environment_factory()
 
 
-# The dataset.
-
-
 def test_the_dataset_has_prompts_and_whole_rows() -> None:
     rows = [{**ROWS[0], "extra": {"a": 1}}, {**ROWS[1], "extra": {"b": [2]}}]
     rows[1]["responses_create_params"] = {"input": [{"role": "user", "content": "Add."}], "instructions": "Be quick."}
@@ -203,9 +195,6 @@ def test_the_dataset_has_prompts_and_whole_rows() -> None:
 def test_a_task_without_a_prompt_is_refused() -> None:
     with raises(BadTask):
         spec("counter", input=[{"initial_count": 0, "expected_count": 1}])
-
-
-# Episodes.
 
 
 async def test_an_episode_is_a_session(url: str, store: Store) -> None:
@@ -270,9 +259,6 @@ def test_runs_with_the_same_settings_have_the_same_seeds() -> None:
     assert len({*first}) == 4
     assert first == seeds(0)
     assert {*first}.isdisjoint(seeds(1))
-
-
-# Rewards.
 
 
 def test_a_verifier_that_reads_the_response_is_given_the_completion() -> None:
@@ -381,9 +367,6 @@ def test_what_a_verifier_reads_is_known(environment: type[Environment[Any, Any]]
     assert reads_response(environment()) is reads
 
 
-# Processes.
-
-
 def test_a_copy_finds_what_is_open() -> None:
     made = spec("counter")
     copy = pickle.loads(pickle.dumps(made))
@@ -413,9 +396,6 @@ print(counter.increment_counter(count=1))
     assert (told.stdout, told.stderr) == ('{"success":true}\n', "")
     [head] = await store.heads()
     assert head.revision == 2
-
-
-# Training.
 
 
 async def check_replays(store: Store, environment: str = "counter") -> list[float]:
@@ -455,9 +435,6 @@ async def test_grpo_trains_in_sessions_that_replay(url: str, store: Store, tmp_p
     assert {*rewards} == {0.0, 1.0}
 
 
-# Rollouts by our own agent loop.
-
-
 class Watched(StateroomTrainer):
     """Notes the sizes of the batches that it generates, and the advantages that its loss is given."""
 
@@ -475,27 +452,30 @@ class Watched(StateroomTrainer):
         return super()._compute_loss(model, inputs)
 
 
-def make_trainer(folder: Path, made: Spec, function: Callable[..., Any], **others: Any) -> Watched:
-    tokenizer = make_tokenizer()
-    return Watched(
-        make_model(tokenizer),
-        args=settings(folder, tokenizer, **others),
-        processing_class=tokenizer,
-        train_dataset=made.train_dataset,
-        rollout_func=function,
-    )
+class Training:
+    """A tiny model that is trained in an environment by rollouts of ours, which are kept."""
 
-
-class Noted:
-    """A rollout function whose results are kept."""
-
-    def __init__(self, function: RolloutFunction) -> None:
-        self.function = function
+    def __init__(self, folder: Path, made: Spec | None = None, how: Any = "grpo", n: int = 4, **others: Any) -> None:
+        self.made = made or spec("counter", input=ROWS)
+        self.function = self.made.rollout_func(how, n)
         self.results: list[dict[str, list[Any]]] = []
+        self.tokenizer = make_tokenizer()
+        self.trainer = Watched(
+            make_model(self.tokenizer),
+            args=settings(folder, self.tokenizer, **others),
+            processing_class=self.tokenizer,
+            train_dataset=self.made.train_dataset,
+            rollout_func=self.roll_out,
+        )
 
-    def __call__(self, prompts: Any, trainer: Any) -> dict[str, list[Any]]:
+    def roll_out(self, prompts: Any, trainer: Any) -> dict[str, list[Any]]:
         self.results.append(self.function(prompts, trainer))
         return self.results[-1]
+
+    def of_tasks(self, times: int, tasks: int = 1) -> dict[str, list[Any]]:
+        """Rollouts of the first tasks, of each so many times."""
+        prompts = [self.made.train_dataset[number]["prompt"] for number in range(tasks) for _ in range(times)]
+        return self.roll_out(prompts, self.trainer)
 
     @property
     def rollouts(self) -> list[dict[str, Any]]:
@@ -529,64 +509,55 @@ def tokens_of(rollout: dict[str, Any]) -> tuple[list[int], list[int], list[float
 
 
 async def test_rollouts_have_the_tokens_of_their_sessions(url: str, store: Store, tmp_path: Path) -> None:
-    made = spec("counter", input=ROWS, store=url)
-    function = Noted(made.rollout_func())
-    trainer = make_trainer(tmp_path, made, function)
-    before = weights(trainer.model)
-    trainer.train()
-    assert weights(trainer.model) != before
-    assert sorted(map(tokens_of, function.rollouts)) == sorted(await tokens_in(store))
-    assert sorted(each["reward"] for each in function.rollouts) == sorted(await check_replays(store))
-    tokenizer = trainer.processing_class
+    training = Training(tmp_path, spec("counter", input=ROWS, store=url))
+    before = weights(training.trainer.model)
+    training.trainer.train()
+    assert weights(training.trainer.model) != before
+    assert sorted(map(tokens_of, training.rollouts)) == sorted(await tokens_in(store))
+    assert sorted(each["reward"] for each in training.rollouts) == sorted(await check_replays(store))
+    tokenizer = training.tokenizer
     tools = chat_tools(make_environment("counter").tool_definitions())
     prompts = {
         tokenizer.apply_chat_template(prompt, tools=tools, add_generation_prompt=True, tokenize=False)
-        for prompt in made.train_dataset["prompt"]
+        for prompt in training.made.train_dataset["prompt"]
     }
-    assert {tokenizer.decode(each["prompt_ids"]) for each in function.rollouts} == prompts
-    written = [each["completion_ids"] for each in function.rollouts]
+    assert {tokenizer.decode(each["prompt_ids"]) for each in training.rollouts} == prompts
+    written = [each["completion_ids"] for each in training.rollouts]
     assert any(tokenizer.encode(tokenizer.decode(ids)) != ids for ids in written)  # to tokenise again would show
     assert any('{"success":true}' in tokenizer.decode(ids) for ids in written)
 
 
 def test_the_log_probabilities_are_those_of_the_model(tmp_path: Path) -> None:
-    made = spec("counter", input=ROWS)
-    trainer = make_trainer(tmp_path, made, made.rollout_func())
-    rollouts = made.rollout_func()([made.train_dataset[0]["prompt"]] * 4, trainer)
-    for number in range(4):
-        ids = torch.tensor([rollouts["prompt_ids"][number] + rollouts["completion_ids"][number]])
+    training = Training(tmp_path)
+    training.of_tasks(4)
+    for each in training.rollouts:
+        ids = torch.tensor([each["prompt_ids"] + each["completion_ids"]])
         with torch.no_grad():
-            told = trainer.model(ids).logits.log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])[:, 0]
-        own = told[-len(rollouts["completion_ids"][number]) :] * torch.tensor(rollouts["env_mask"][number])
-        assert rollouts["logprobs"][number] == pytest.approx(own.tolist(), abs=1e-4)
+            told = training.trainer.model(ids).logits.log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])[:, 0]
+        own = told[-len(each["completion_ids"]) :] * torch.tensor(each["env_mask"])
+        assert each["logprobs"] == pytest.approx(own.tolist(), abs=1e-4)
 
 
 @pytest.mark.parametrize("how", ["grpo", "rloo", "vine"])
 def test_the_loss_has_an_advantage_for_each_token(how: Any, tmp_path: Path) -> None:
-    made = spec("counter", input=ROWS)
-    function = Noted(made.rollout_func(how, n=2))
-    trainer = make_trainer(tmp_path, made, function)
-    trainer.train()
-    assert len(trainer.advantages) == 2
-    for result, (shape, given) in zip(function.results, trainer.advantages, strict=True):
+    training = Training(tmp_path, how=how, n=2)
+    training.trainer.train()
+    assert len(training.trainer.advantages) == 2
+    for result, (shape, given) in zip(training.results, training.trainer.advantages, strict=True):
         assert (len(given), len(given[0])) == shape == (8, max(map(len, result["completion_ids"])))
         padded = [each + [0.0] * (shape[1] - len(each)) for each in result["token_advantages"]]
         assert sorted(given) == [pytest.approx(each) for each in sorted(padded)]
-    for each in function.rollouts:
-        assert [value for value, own in zip(each["token_advantages"], each["env_mask"], strict=True) if not own] == [
-            0.0
-        ] * each["env_mask"].count(0)
-    assert any(any(each["token_advantages"]) for each in function.rollouts)
+    for each in training.rollouts:
+        assert not any(value for value, own in zip(each["token_advantages"], each["env_mask"], strict=True) if not own)
+    assert any(any(each["token_advantages"]) for each in training.rollouts)
 
 
 def test_a_group_is_compared_with_itself(tmp_path: Path) -> None:
-    made = spec("counter", input=ROWS)
-    function = made.rollout_func("grpo")
-    prompts = [made.train_dataset[number]["prompt"] for number in (0, 1) for _ in range(8)]
-    trainer = make_trainer(tmp_path, made, function)
-    rollouts = function(prompts, trainer)
-    for prompt, ids in zip(prompts, rollouts["prompt_ids"], strict=True):
-        assert prompt[-1]["content"] in trainer.processing_class.decode(ids)
+    training = Training(tmp_path)
+    rollouts = training.of_tasks(8, tasks=2)
+    for number, ids in enumerate(rollouts["prompt_ids"]):
+        asked = training.made.train_dataset[number // 8]["prompt"][-1]["content"]
+        assert asked in training.tokenizer.decode(ids)
     told = [max(each, key=abs) for each in rollouts["token_advantages"]]
     for group in (slice(0, 8), slice(8, 16)):
         rewards = rollouts["reward"][group]
@@ -595,39 +566,30 @@ def test_a_group_is_compared_with_itself(tmp_path: Path) -> None:
 
 
 def test_the_answers_of_a_trunk_have_advantages_of_their_own(tmp_path: Path) -> None:
-    made = spec("counter", input=ROWS)
-    function = made.rollout_func("vine", n=3)
-    trainer = make_trainer(tmp_path, made, function, max_completion_length=1000)
-    rollouts = function([made.train_dataset[0]["prompt"]] * 16, trainer)
+    rollouts = Training(tmp_path, how="vine", n=3, max_completion_length=1000).of_tasks(8)
     assert any(len({*each} - {0.0}) > 1 for each in rollouts["token_advantages"])
     for reward, each in zip(rollouts["reward"], rollouts["token_advantages"], strict=True):
         assert each[-1] >= 0.0 if reward else each[-1] <= 0.0  # the last answer leads to the reward
 
 
 def test_all_episodes_are_generated_in_one_batch(tmp_path: Path) -> None:
-    made = spec("counter", input=ROWS)
-    function = made.rollout_func()
-    trainer = make_trainer(tmp_path, made, function)
-    function([made.train_dataset[number]["prompt"] for number in (0, 1) for _ in range(4)], trainer)
-    assert trainer.batches[0] == 8
-    assert trainer.batches == sorted(trainer.batches, reverse=True)
+    training = Training(tmp_path)
+    training.of_tasks(4, tasks=2)
+    assert training.trainer.batches[0] == 8
+    assert training.trainer.batches == sorted(training.trainer.batches, reverse=True)
 
 
 def test_the_same_training_gives_the_same_rollouts(tmp_path: Path) -> None:
     def rollouts() -> list[dict[str, Any]]:
-        made = spec("counter", input=ROWS)
-        function = Noted(made.rollout_func("vine", n=2))
-        make_trainer(tmp_path, made, function, max_steps=1).train()
-        return function.rollouts
+        training = Training(tmp_path, how="vine", n=2, max_steps=1)
+        training.trainer.train()
+        return training.rollouts
 
     assert rollouts() == rollouts()
 
 
 def test_a_rollout_has_no_more_tokens_than_it_may(tmp_path: Path) -> None:
-    made = spec("counter", input=ROWS)
-    function = made.rollout_func()
-    trainer = make_trainer(tmp_path, made, function, max_completion_length=40)
-    rollouts = function([made.train_dataset[0]["prompt"]] * 16, trainer)
+    rollouts = Training(tmp_path, max_completion_length=40).of_tasks(16)
     lengths = [*map(len, rollouts["completion_ids"])]
     assert max(lengths) <= 40
     assert all(mask[-1] for mask in rollouts["env_mask"])
@@ -649,16 +611,17 @@ class Listener(Environment[Talk]):
         return float(state.heard)
 
 
+SPEAK = [{"responses_create_params": {"input": "Speak."}}]
+
+
 def test_users_reply_in_rollouts(tmp_path: Path) -> None:
-    made = spec(Listener, input=[{"responses_create_params": {"input": "Speak."}}])
-    function = made.rollout_func()
-    trainer = make_trainer(tmp_path, made, function)
-    rollouts = function([made.train_dataset[0]["prompt"]] * 4, trainer)
+    training = Training(tmp_path, spec(Listener, input=SPEAK))
+    rollouts = training.of_tasks(4)
     assert rollouts["reward"] == [2.0] * 4
     for ids, mask in zip(rollouts["completion_ids"], rollouts["env_mask"], strict=True):
         said = [token for token, own in zip(ids, mask, strict=True) if not own]
-        assert "Go on." in trainer.processing_class.decode(said)
-        assert ids.count(trainer.processing_class.convert_tokens_to_ids(END)) == 3
+        assert "Go on." in training.tokenizer.decode(said)
+        assert ids.count(training.tokenizer.convert_tokens_to_ids(END)) == 3
 
 
 def test_tasks_must_differ_in_their_prompts() -> None:
@@ -674,17 +637,14 @@ def test_an_unknown_method_is_refused() -> None:
 
 
 def test_a_prompt_of_another_dataset_is_refused(tmp_path: Path) -> None:
-    made = spec("counter", input=ROWS)
-    function = made.rollout_func()
+    training = Training(tmp_path)
     with raises(BadTask):
-        function([[{"role": "user", "content": "Hello."}]], make_trainer(tmp_path, made, function))
+        training.roll_out([[{"role": "user", "content": "Hello."}]], training.trainer)
 
 
 def test_a_group_that_is_split_among_processes_is_refused(tmp_path: Path) -> None:
-    made = spec("counter", input=ROWS)
-    function = made.rollout_func()
     with raises(InvalidArguments):
-        function([made.train_dataset[0]["prompt"]] * 3, make_trainer(tmp_path, made, function))
+        Training(tmp_path).of_tasks(3)
 
 
 class Unjust(Listener):
@@ -694,7 +654,5 @@ class Unjust(Listener):
 
 @pytest.mark.parametrize("how", ["grpo", "vine"])
 def test_an_episode_that_fails_says_why(how: Any, tmp_path: Path) -> None:
-    made = spec(Unjust, input=[{"responses_create_params": {"input": "Speak."}}])
-    function = made.rollout_func(how)
     with raises(EnvironmentFailed):
-        function([made.train_dataset[0]["prompt"]] * 4, make_trainer(tmp_path, made, function))
+        Training(tmp_path, spec(Unjust, input=SPEAK), how).of_tasks(4)

@@ -34,8 +34,8 @@ import stateroom.adapters.verl as adapter
 from stateroom.agent import transcript
 from stateroom.environment import make_environment
 from stateroom.errors import BadTask, EnvironmentFailed
-from stateroom.session import Session, Sessions
-from stateroom.store import HeadFilter, Store, open_store
+from stateroom.session import Sessions
+from stateroom.store import HeadFilter, open_store
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "verl"
 CONFIG = str(Path(verl.__file__).parent / "trainer" / "config")
@@ -220,48 +220,52 @@ def agent_loop(server: ScriptedServer, url: str, *overrides: str, **arguments: A
     )
 
 
-async def run(server: ScriptedServer, row: Any, url: str, *overrides: str, **arguments: Any) -> AgentLoopOutput:
-    """Run one row of verl's data."""
-    made = agent_loop(server, url, *overrides, **arguments)
-    prompt = [{"role": "user", "content": row["responses_create_params"]["input"]}]
-    columns = {"raw_prompt": prompt, "extra_info": {"index": 0, "row": json.dumps(row)}, "priority": np.int64(3)}
-    output: AgentLoopOutput = await made.run({"temperature": 1.0, "logprobs": True}, **columns)
-    return output
+class Room:
+    """A server that answers by a script, and the episodes that are run on it."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, url: str) -> None:
+        self.tokenizer = tokenizer
+        self.url = url
+        self.server = ScriptedServer(tokenizer, solve)
+
+    async def run(
+        self, script: Script, *overrides: str, row: Any = ROW, environment: str = "counter", **arguments: Any
+    ) -> AgentLoopOutput:
+        """Run one row of verl's data."""
+        self.server.script = script
+        made = agent_loop(self.server, self.url, *overrides, environment=environment, **arguments)
+        prompt = [{"role": "user", "content": row["responses_create_params"]["input"]}]
+        columns = {"raw_prompt": prompt, "extra_info": {"index": 0, "row": json.dumps(row)}, "priority": np.int64(3)}
+        output: AgentLoopOutput = await made.run({"temperature": 1.0, "logprobs": True}, **columns)
+        return output
+
+    def said(self, output: AgentLoopOutput) -> str:
+        """All after the prompt, as text."""
+        return str(self.tokenizer.decode(output.response_ids))
 
 
-async def counted(server: ScriptedServer, url: str, *overrides: str, **arguments: Any) -> AgentLoopOutput:
-    return await run(server, ROW, url, *overrides, environment="counter", **arguments)
-
-
-async def opened(store: Store, output: AgentLoopOutput, environment: str = "counter") -> Session[Any]:
-    """The session of an episode, as another process finds it."""
-    sessions = Sessions[Any](make_environment(environment), store)
-    return await sessions.open(output.extra_fields["stateroom_session"], include_closed=True)
+@pytest.fixture
+def room(tokenizer: PreTrainedTokenizerFast, url: str) -> Room:
+    return Room(tokenizer, url)
 
 
 @pytest.mark.parametrize(("script", "reward"), [(solve, 1.0), (err, 0.0)])
-async def test_an_episode_has_the_verifier_s_reward(
-    tokenizer: PreTrainedTokenizerFast, url: str, script: Script, reward: float
-) -> None:
-    output = await counted(ScriptedServer(tokenizer, script), url)
+async def test_an_episode_has_the_verifier_s_reward(room: Room, script: Script, reward: float) -> None:
+    output = await room.run(script)
     assert output.reward_score == reward
     assert output.extra_fields["stateroom_status"] == "completed"
     given = output.as_dict()  # to verl's trainer
     assert given["rm_scores"].tolist() == [0.0] * (len(output.response_ids) - 1) + [reward]
 
 
-async def test_only_what_was_generated_is_trained_on(tokenizer: PreTrainedTokenizerFast, url: str) -> None:
-    server = ScriptedServer(tokenizer, solve)
-    output = await counted(server, url)
+async def test_only_what_was_generated_is_trained_on(room: Room) -> None:
+    output = await room.run(solve)
+    generated = room.server.generated
     marked = list(zip(output.response_ids, output.response_mask, output.response_logprobs or [], strict=True))
-    assert [number for number, mask, _ in marked if mask] == [
-        number for each in server.generated for number in each.ids
-    ]
-    assert [known for _, mask, known in marked if mask] == [
-        known for each in server.generated for known in each.log_probs
-    ]
+    assert [number for number, mask, _ in marked if mask] == [number for each in generated for number in each.ids]
+    assert [known for _, mask, known in marked if mask] == [known for each in generated for known in each.log_probs]
     assert {known for _, mask, known in marked if not mask} == {0.0}
-    assert results(tokenizer.decode([number for number, mask, _ in marked if not mask])) == [
+    assert results(room.tokenizer.decode([number for number, mask, _ in marked if not mask])) == [
         '{"success":true}',
         '{"success":true}',
         '{"count":21}',
@@ -271,36 +275,33 @@ async def test_only_what_was_generated_is_trained_on(tokenizer: PreTrainedTokeni
     assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (1, 4)
 
 
-async def test_nothing_is_tokenised_again(tokenizer: PreTrainedTokenizerFast, url: str) -> None:
-    server = ScriptedServer(tokenizer, solve)
-    output = await counted(server, url)
-    first, *others = server.generated
+async def test_nothing_is_tokenised_again(room: Room) -> None:
+    output = await room.run(solve)
+    first, *others = room.server.generated
     assert first.prompt == output.prompt_ids
-    for before, after in zip(server.generated, others, strict=False):
+    for before, after in zip(room.server.generated, others, strict=False):
         assert after.prompt[: len(before.prompt) + len(before.ids)] == [*before.prompt, *before.ids]
     whole = [*output.prompt_ids, *output.response_ids]
     assert whole == [*others[-1].prompt, *others[-1].ids]
-    assert whole != tokenizer.encode(tokenizer.decode(whole), add_special_tokens=False)  # or this test could not fail
-    assert len({each.request for each in server.generated}) == 1  # verl sends an episode to one server
+    again = room.tokenizer.encode(room.tokenizer.decode(whole), add_special_tokens=False)
+    assert whole != again  # or this test could not fail
+    assert len({each.request for each in room.server.generated}) == 1  # verl sends an episode to one server
 
 
-async def test_the_model_is_shown_the_tools_once_and_each_turn_as_the_template_has_it(
-    tokenizer: PreTrainedTokenizerFast, url: str
-) -> None:
-    output = await counted(ScriptedServer(tokenizer, solve), url)
-    prompt, said = tokenizer.decode(output.prompt_ids), tokenizer.decode(output.response_ids)
+async def test_the_model_is_shown_the_tools_once_and_each_turn_as_the_template_has_it(room: Room) -> None:
+    output = await room.run(solve)
+    prompt, said = room.tokenizer.decode(output.prompt_ids), room.said(output)
     assert (prompt + said).count('"name": "increment_counter", "description"') == 1
     assert prompt.endswith(f"<|im_start|>user\nadd 2, then add 7{END}\n<|im_start|>assistant\n")
     added = f'{END}\n<|im_start|>user\n<tool_response>{{"success":true}}</tool_response>{END}\n<|im_start|>assistant\n'
     assert said.count(added) == 2
 
 
-async def test_the_session_has_the_calls_the_conversation_and_the_verdict(
-    tokenizer: PreTrainedTokenizerFast, url: str
-) -> None:
-    output = await counted(ScriptedServer(tokenizer, solve), url)
-    async with open_store(url) as store:
-        session = await opened(store, output)
+async def test_the_session_has_the_calls_the_conversation_and_the_verdict(room: Room) -> None:
+    output = await room.run(solve)
+    async with open_store(room.url) as store:
+        sessions = Sessions[Any](make_environment("counter"), store)
+        session = await sessions.open(output.extra_fields["stateroom_session"], include_closed=True)
         assert [entry.input async for entry in session.log(kinds={"call"})] == [{"count": 2}, {"count": 7}]
         assert session.verdict is not None
         assert session.verdict.reward == 1.0
@@ -311,9 +312,7 @@ async def test_the_session_has_the_calls_the_conversation_and_the_verdict(
     assert said[-1]["content"][0]["text"] == 'The counter is at {"count":21}.'
 
 
-async def test_episodes_at_the_same_time_are_isolated(
-    tokenizer: PreTrainedTokenizerFast, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_episodes_at_the_same_time_are_isolated(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     stores: list[str] = []
 
     def opening(url: str) -> Any:
@@ -321,18 +320,16 @@ async def test_episodes_at_the_same_time_are_isolated(
         return open_store(url)
 
     monkeypatch.setattr(adapter, "open_store", opening)
-    server = ScriptedServer(tokenizer, solve)
     rows: list[Any] = [{**ROW, "initial_count": start, "expected_count": start + 9} for start in range(8)]
-    outputs = await asyncio.gather(*(run(server, row, url, environment="counter") for row in rows))
+    outputs = await asyncio.gather(*(room.run(solve, row=row) for row in rows))
     assert [output.reward_score for output in outputs] == [1.0] * 8
-    shown = [results(tokenizer.decode(output.response_ids))[-1] for output in outputs]
+    shown = [results(room.said(output))[-1] for output in outputs]
     assert shown == [f'{{"count":{start + 9}}}' for start in range(8)]
-    assert stores == [url]
+    assert stores == [room.url]
 
 
-def test_each_event_loop_opens_its_own_store(tokenizer: PreTrainedTokenizerFast, url: str) -> None:
-    rewards = [asyncio.run(counted(ScriptedServer(tokenizer, solve), url)).reward_score for _ in range(2)]
-    assert rewards == [1.0, 1.0]
+def test_each_event_loop_opens_its_own_store(room: Room) -> None:
+    assert [asyncio.run(room.run(solve)).reward_score for _ in range(2)] == [1.0, 1.0]
     assert len([loop for loop in adapter._OPEN_STORES if loop.is_closed()]) <= 1  # the last one, until the next episode
 
 
@@ -344,113 +341,100 @@ def test_each_event_loop_opens_its_own_store(tokenizer: PreTrainedTokenizerFast,
         ('<tool_call>{"name": "increment_counter", "arguments": [1]}</tool_call>', "invalid_arguments"),
     ],
 )
-async def test_a_failed_call_is_a_result(tokenizer: PreTrainedTokenizerFast, url: str, wrong: str, code: str) -> None:
-    script = in_turn(wrong, call("increment_counter", count=9), "Done.")
-    output = await counted(ScriptedServer(tokenizer, script), url)
-    first, second = map(json.loads, results(tokenizer.decode(output.response_ids)))
+async def test_a_failed_call_is_a_result(room: Room, wrong: str, code: str) -> None:
+    output = await room.run(in_turn(wrong, call("increment_counter", count=9), "Done."))
+    first, second = map(json.loads, results(room.said(output)))
     assert first["error"]["code"] == code
     assert second == {"success": True}
     assert output.reward_score == 1.0
 
 
-async def test_all_calls_of_an_answer_run_in_order(tokenizer: PreTrainedTokenizerFast, url: str) -> None:
+async def test_all_calls_of_an_answer_run_in_order(room: Room) -> None:
     both = call("increment_counter", count=9) + call("get_counter_value")
-    output = await counted(ScriptedServer(tokenizer, in_turn(both, "Done.")), url)
-    assert results(tokenizer.decode(output.response_ids)) == ['{"success":true}', '{"count":21}']
+    output = await room.run(in_turn(both, "Done."))
+    assert results(room.said(output)) == ['{"success":true}', '{"count":21}']
     assert output.num_turns == 4
 
 
-@pytest.mark.parametrize("max_steps", ["max_steps", "max_assistant_turns"])
-async def test_an_episode_ends_after_so_many_answers(
-    tokenizer: PreTrainedTokenizerFast, url: str, max_steps: str
-) -> None:
-    server = ScriptedServer(tokenizer, lambda prompt: call("increment_counter", count=1))
-    if max_steps == "max_steps":
-        output = await counted(server, url, max_steps=3)
-    else:
-        output = await counted(server, url, "actor_rollout_ref.rollout.multi_turn.max_assistant_turns=3")
-    assert len(server.generated) == 3
+@pytest.mark.parametrize(
+    ("overrides", "arguments"),
+    [([], {"max_steps": 3}), (["actor_rollout_ref.rollout.multi_turn.max_assistant_turns=3"], {})],
+)
+async def test_an_episode_ends_after_so_many_answers(room: Room, overrides: Any, arguments: Any) -> None:
+    output = await room.run(lambda prompt: call("increment_counter", count=1), *overrides, **arguments)
+    assert len(room.server.generated) == 3
     assert output.extra_fields["stateroom_reason"] == "max_steps"
 
 
-async def test_an_answer_that_is_too_long_makes_no_calls(tokenizer: PreTrainedTokenizerFast, url: str) -> None:
-    server = ScriptedServer(tokenizer, in_turn("x" * 80 + call("increment_counter", count=9)))
-    output = await counted(server, url, "data.max_response_length=90")
-    assert output.response_ids == server.generated[0].ids[:90]
+async def test_an_answer_that_is_too_long_makes_no_calls(room: Room) -> None:
+    script = in_turn("x" * 80 + call("increment_counter", count=9))
+    output = await room.run(script, "data.max_response_length=90")
+    assert output.response_ids == room.server.generated[0].ids[:90]
     assert output.response_mask == [1] * 90
     assert len(output.response_logprobs or []) == 90
     assert output.reward_score == 0.0
     assert output.extra_fields["stateroom_reason"] == "max_output_tokens"
 
 
-async def test_a_result_that_does_not_fit_is_left_out(tokenizer: PreTrainedTokenizerFast, url: str) -> None:
-    server = ScriptedServer(tokenizer, in_turn(call("increment_counter", count=9)))
-    length = len(call("increment_counter", count=9)) + 20
-    output = await counted(server, url, f"data.max_response_length={length}")
-    assert output.response_ids == server.generated[0].ids
+async def test_a_result_that_does_not_fit_is_left_out(room: Room) -> None:
+    answer = call("increment_counter", count=9)
+    output = await room.run(in_turn(answer), f"data.max_response_length={len(answer) + 20}")
+    assert output.response_ids == room.server.generated[0].ids
     assert output.reward_score == 1.0  # the call has run
     assert output.extra_fields["stateroom_status"] == "incomplete"
 
 
-async def test_a_server_without_log_probabilities_will_do(tokenizer: PreTrainedTokenizerFast, url: str) -> None:
+async def test_a_server_without_log_probabilities_will_do(room: Room) -> None:
     class Silent(ScriptedServer):
         async def generate(self, *args: Any, **kwargs: Any) -> TokenOutput:
             return (await super().generate(*args, **kwargs)).model_copy(update={"log_probs": None})
 
-    output = await counted(Silent(tokenizer, solve), url)
+    room.server = Silent(room.tokenizer, solve)
+    output = await room.run(solve)
     assert output.response_logprobs is None
     assert output.reward_score == 1.0
 
 
-async def test_the_user_s_reply_is_the_next_message(tokenizer: PreTrainedTokenizerFast, url: str, quiz: str) -> None:
-    server = ScriptedServer(tokenizer, in_turn("Is it red?", call("hint", places=[0, 1]), "Then it is green!"))
-    row = {"broken": False, "responses_create_params": {"input": "Guess."}}
-    output = await run(server, row, url, environment=quiz, env_args={"word": "green"})
-    said = tokenizer.decode(output.response_ids)
+GUESS = {"broken": False, "responses_create_params": {"input": "Guess."}}
+
+
+async def test_the_user_s_reply_is_the_next_message(room: Room, quiz: str) -> None:
+    script = in_turn("Is it red?", call("hint", places=[0, 1]), "Then it is green!")
+    output = await room.run(script, row=GUESS, environment=quiz, env_args={"word": "green"})
+    said = room.said(output)
     assert said.startswith(f"Is it red?{END}\n<|im_start|>user\nNo. Guess again.{END}\n<|im_start|>assistant\n")
     assert results(said) == ['"gr"']
     assert output.reward_score == 1.0  # by what was said
     assert output.extra_fields["stateroom_components"] == {"hints": 1.0}
 
 
-async def test_an_episode_ends_where_a_tool_asks_a_person(
-    tokenizer: PreTrainedTokenizerFast, url: str, quiz: str
-) -> None:
-    server = ScriptedServer(tokenizer, in_turn(call("hint") + call("beg")))
-    row = {"broken": False, "responses_create_params": {"input": "Guess."}}
-    output = await run(server, row, url, environment=quiz)
-    assert output.response_ids == server.generated[0].ids
+async def test_an_episode_ends_where_a_tool_asks_a_person(room: Room, quiz: str) -> None:
+    output = await room.run(in_turn(call("hint") + call("beg")), row=GUESS, environment=quiz)
+    assert output.response_ids == room.server.generated[0].ids
     assert output.extra_fields["stateroom_status"] == "waiting"
     assert output.extra_fields["stateroom_components"] == {"hints": 1.0}
 
 
-async def test_an_environment_without_a_state_will_do(tokenizer: PreTrainedTokenizerFast, url: str) -> None:
-    server = ScriptedServer(tokenizer, in_turn(call("get_weather", city="Porto"), "Cold."))
+async def test_an_environment_without_a_state_will_do(room: Room) -> None:
     row = {"responses_create_params": {"input": "What is the weather in Porto?"}}
-    assert (await run(server, row, url, environment="weather")).reward_score == 1.0
+    script = in_turn(call("get_weather", city="Porto"), "Cold.")
+    assert (await room.run(script, row=row, environment="weather")).reward_score == 1.0
 
 
-async def test_verl_s_parsers_are_given_the_types_of_parameters(
-    tokenizer: PreTrainedTokenizerFast, url: str, quiz: str
-) -> None:
+async def test_verl_s_parsers_are_given_the_types_of_parameters(room: Room, quiz: str) -> None:
     asked = "<tool_call>\n<function=hint>\n<parameter=places>\n[1, 3]\n</parameter>\n</function>\n</tool_call>"
-    server = ScriptedServer(tokenizer, in_turn(asked, "It is blue."))
-    row = {"broken": False, "responses_create_params": {"input": "Guess."}}
     format = "actor_rollout_ref.rollout.multi_turn.format=qwen3_coder"
-    output = await run(server, row, url, format, environment=quiz)
-    assert results(tokenizer.decode(output.response_ids)) == ['"le"']
+    output = await room.run(in_turn(asked, "It is blue."), format, row=GUESS, environment=quiz)
+    assert results(room.said(output)) == ['"le"']
 
 
-async def test_a_session_that_cannot_be_seeded_is_a_clear_error(
-    tokenizer: PreTrainedTokenizerFast, url: str, quiz: str
-) -> None:
-    server = ScriptedServer(tokenizer, solve)
+async def test_a_session_that_cannot_be_seeded_is_a_clear_error(room: Room, quiz: str) -> None:
     asked = {"responses_create_params": {"input": "add 1"}}
     with pytest.raises(BadTask, match=r"counter cannot seed .*expected_count"):
-        await run(server, {**asked, "initial_count": 1}, url, environment="counter")
+        await room.run(solve, row={**asked, "initial_count": 1})
     with pytest.raises(EnvironmentFailed, match=r"quiz cannot seed .*RuntimeError: the word is lost"):
-        await run(server, {**asked, "broken": True}, url, environment=quiz)
-    assert server.generated == []
+        await room.run(solve, row={**asked, "broken": True}, environment=quiz)
+    assert room.server.generated == []
 
 
 @pytest.mark.parametrize("extra_info", [None, {}, {"row": None}, {"row": "{"}, {"row": "[1]"}])
@@ -459,15 +443,13 @@ def test_data_without_a_task_row_is_refused(extra_info: Any) -> None:
         adapter._task_row(extra_info)
 
 
-async def test_an_episode_whose_server_fails_leaves_a_closed_session(
-    tokenizer: PreTrainedTokenizerFast, url: str
-) -> None:
+async def test_an_episode_whose_server_fails_leaves_a_closed_session(room: Room) -> None:
     def fail(prompt: str) -> str:
         raise ConnectionError("the server is gone")
 
     with pytest.raises(Exception, match="the server is gone"):
-        await counted(ScriptedServer(tokenizer, fail), url)
-    async with open_store(url) as store:
+        await room.run(fail)
+    async with open_store(room.url) as store:
         [head] = await store.heads()
     assert head.closed
 
@@ -508,7 +490,7 @@ async def test_verl_s_worker_runs_batches_by_the_example_s_file(
         assert len(await store.heads(HeadFilter(environment=configured["environment"]))) == 4
 
 
-async def test_the_rows_of_an_export_can_be_run(tokenizer: PreTrainedTokenizerFast, url: str, tmp_path: Path) -> None:
+async def test_the_rows_of_an_export_can_be_run(room: Room, tmp_path: Path) -> None:
     for command in (
         "run counter --limit 3 --output run.jsonl",
         "export run.jsonl --to verl --output rows.parquet",
@@ -516,9 +498,8 @@ async def test_the_rows_of_an_export_can_be_run(tokenizer: PreTrainedTokenizerFa
         program = [sys.executable, "-m", "stateroom.cli", *command.split()]
         process = await asyncio.create_subprocess_exec(*program, cwd=tmp_path, stdout=DEVNULL)
         assert await process.wait() == 0
-    data = RLHFDataset(str(tmp_path / "rows.parquet"), tokenizer, config().data)
-    server = ScriptedServer(tokenizer, solve)
-    made = agent_loop(server, url, environment="counter")
+    data = RLHFDataset(str(tmp_path / "rows.parquet"), room.tokenizer, config().data)
+    made = agent_loop(room.server, room.url, environment="counter")
     outputs = [await made.run({}, **data[index]) for index in range(len(data))]
     assert [output.reward_score for output in outputs] == [1.0] * 3
 

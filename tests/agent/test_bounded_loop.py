@@ -1,40 +1,33 @@
 """An agent whose view is bounded: what happens where the bounds meet the loop."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
-from stateroom import Environment, Sessions, State, open_store, tool
+from stateroom import Sessions, tool
 from stateroom.agent import Agent, Anchor, Context, DropOldest, Estimate, Summarise, Threads, recall, run
 from stateroom.errors import ContextOverflow
 from stateroom.model import Answer, Model, Request, Scripted, Usage, function_call, message
 from stateroom.session import Session
+from stateroom.store import Store
+from tests.environments import Tally, Unjudged
 from tests.messages import raises
 
 LOOK = [function_call("look", "a")]
 
 
-class Shelf(State):
-    pages: int = 1
-
-
-class Library(Environment[Shelf]):
+class Library(Unjudged[Tally]):
     """Read."""
 
     @tool(effect="read")
-    def look(self, state: Shelf) -> str:
+    def look(self, state: Tally) -> str:
         """Read a page."""
         return "There is much to read. " * 200
 
-    def verify(self) -> float:
-        return 1.0
-
 
 @pytest.fixture
-async def session() -> AsyncIterator[Session[Shelf]]:
-    async with open_store("memory://") as store:
-        yield await Sessions[Shelf](Library(), store).seed({"responses_create_params": {"input": "Read."}})
+async def session(store: Store) -> Session[Tally]:
+    return await Sessions[Tally](Library(), store).seed({"responses_create_params": {"input": "Read."}})
 
 
 class Stuck(Model):
@@ -53,14 +46,14 @@ class Reporting(Model):
         return Answer([message("Yes.")], Usage(3 * counted, 1))
 
 
-async def test_a_result_that_no_view_has_room_for_fails_the_task_and_is_on_record_once(session: Session[Shelf]) -> None:
+async def test_a_result_that_no_view_has_room_for_fails_the_task_and_is_on_record_once(session: Session[Tally]) -> None:
     with raises(ContextOverflow):
         await run(Agent(Scripted([LOOK, "Done."]), context=Context(500)), session)
     assert session.agent.status.phase == "failed"
     assert [item["type"] for item in (await recall(session.agent)).items] == ["function_call", "function_call_output"]
 
 
-async def test_a_summary_takes_no_longer_than_the_deadline_lets_it(session: Session[Shelf]) -> None:
+async def test_a_summary_takes_no_longer_than_the_deadline_lets_it(session: Session[Tally]) -> None:
     context = Context(2_500, [Summarise(Stuck()), DropOldest()])
     found = await run(Agent(Scripted([LOOK] * 9), context=context, deadline=1), session)
     assert (found.status, found.reason) == ("incomplete", "deadline")

@@ -1,4 +1,4 @@
-"""Contexts: what a conversation becomes when it is too long."""
+"""Contexts: what a model is shown, what that takes, and what a conversation becomes when it is too long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stateroom.agent import (
     Window,
     units_of,
 )
-from stateroom.errors import ContextOverflow, DefinitionError, ModelFailed
+from stateroom.errors import BadData, ContextOverflow, DefinitionError, ModelFailed
 from stateroom.model import Answer, Item, Model, function_call, function_call_output, message, text_of
 from tests.agent.models import Remembers
 from tests.messages import raises, says
@@ -56,6 +56,10 @@ def window_of(*items: Item, pinned: set[int] | None = None, beside: int = 0) -> 
     return window
 
 
+def bounds(target: int, most: int) -> Bounds:
+    return Bounds(Size(target), Size(most), WORDS)
+
+
 def words(number: int) -> str:
     return " ".join(["w"] * number)
 
@@ -68,7 +72,65 @@ def names(window: Window) -> list[str]:
     return [item.get("call_id") or item.get("role") or item["type"] for item in window.items]
 
 
-# Units.
+def three() -> Window:
+    window = Window()
+    window.add([said("user", "a"), said("user", "b"), said("user", "c")], [1, 2, 3], {1})
+    return window
+
+
+def test_the_total_is_that_of_the_items_and_of_what_is_shown_beside() -> None:
+    window = Window(beside=100)
+    window.add([said("user", "a"), said("user", "b")], [1, 2])
+    window.add([said("user", "c")], [3], [0])
+    assert (window.tokens, window.pinned, window.total, len(window)) == ([1, 2, 3], [False, False, True], 106, 3)
+    window.replace_item(0, said("user", "d"), 10)
+    window.insert(1, said("user", "e"), 20)
+    assert [each["content"] for each in window.items] == ["d", "e", "b", "c"]
+    assert window.total == 100 + sum(window.tokens) == 100 + 35
+    assert window.pinned == [False, False, False, True]
+
+
+def test_a_part_of_a_window_is_a_window_of_its_own() -> None:
+    window = three()
+    part = window.only([True, True, False])
+    assert (part.items, part.tokens, part.pinned, part.total) == (window.items[:2], [1, 2], [False, True], 3)
+    part.add([said("user", "d")], [9])
+    assert window == three()
+    assert window.copy() == window
+    assert part != window
+
+
+def test_a_window_of_plain_data_is_the_same() -> None:
+    window = three()
+    assert window.plain() == {"items": window.items, "tokens": [1, 2, 3], "pinned": [1]}
+    again = Window.of_plain(window.plain(), beside=5)
+    assert (again.items, again.tokens, again.pinned, again.total) == (window.items, [1, 2, 3], window.pinned, 11)
+    assert Window.of_plain(Window().plain()) == Window()
+    plain = window.plain()
+    window.add([said("user", "d")], [4])
+    assert len(plain["items"]) == len(plain["tokens"]) == 3  # data of its own
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        {},
+        {"items": [], "tokens": []},
+        {"items": [{}], "tokens": [], "pinned": []},
+        {"items": ["a"], "tokens": [1], "pinned": []},
+        {"items": [{}], "tokens": ["1"], "pinned": []},
+        {"items": [{}], "tokens": [1], "pinned": 0},
+    ],
+)
+def test_data_that_is_no_window_is_refused(data: Any) -> None:
+    with raises(BadData):
+        Window.of_plain(data)
+
+
+def test_every_item_must_count() -> None:
+    with pytest.raises(ValueError, match="2 items"):
+        Window().add([said("user", "a"), said("user", "b")], [1])
 
 
 def test_calls_that_have_no_result_hold_only_until_the_user_speaks() -> None:
@@ -95,18 +157,15 @@ def test_odd_items_are_units_too() -> None:
     window = Window()
     window.add(odd, [1] * len(odd))
     assert sum(unit.stop - unit.start for unit in units_of(window)) == len(odd)
-    assert len(DropOldest().apply(window, Bounds(Size(0), Size(0), WORDS))) < len(odd)
-
-
-# Strategies.
+    assert len(DropOldest().apply(window, bounds(0, 0))) < len(odd)
 
 
 def test_old_results_are_cleared_oldest_first_until_it_is_enough() -> None:
     window = window_of(*[item for name in "abcdef" for item in step(name, words(10))], message("m"))
-    enough = ClearToolResults(keep=2).apply(window, Bounds(Size(59), Size(100), WORDS))
+    enough = ClearToolResults(keep=2).apply(window, bounds(59, 100))
     assert [text == CLEARED for text in texts(enough)[1::2]] == [True, True, False, False, False, False]
     assert names(enough) == names(window)
-    all_old = ClearToolResults(keep=2).apply(window, Bounds(Size(0), Size(100), WORDS))
+    all_old = ClearToolResults(keep=2).apply(window, bounds(0, 100))
     assert [text == CLEARED for text in texts(all_old)[1::2]] == [True] * 4 + [False] * 2
     assert all_old.total == window.total - 4 * (10 - len(CLEARED.split()))
 
@@ -115,39 +174,29 @@ def test_results_that_the_model_has_not_seen_are_not_cleared() -> None:
     calls = [function_call(name, name) for name in "ab"]
     results = [function_call_output(name, words(50)) for name in "ab"]
     window = window_of(*step("old", words(50)), *calls, *results)
-    cleared = ClearToolResults(keep=0).apply(window, Bounds(Size(0), Size(0), WORDS))
+    cleared = ClearToolResults(keep=0).apply(window, bounds(0, 0))
     assert [text == CLEARED for text in texts(cleared)] == [False, True, False, False, False, False]
 
 
 def test_results_that_are_pinned_or_short_are_not_cleared() -> None:
     window = window_of(*step("a", words(50)), *step("b", "ok"), *step("c", words(50)), message("m"), pinned={1})
-    cleared = ClearToolResults(0, "gone").apply(window, Bounds(Size(0), Size(0), WORDS))
+    cleared = ClearToolResults(0, "gone").apply(window, bounds(0, 0))
     assert texts(cleared)[1:6:2] == [words(50), "ok", "gone"]
 
 
 def test_the_last_turns_are_kept() -> None:
     turns = [[said("user", f"question {n}"), *step(f"call {n}"), message(f"answer {n}")] for n in range(4)]
     window = window_of(said("system", "s"), message("hello"), *[item for turn in turns for item in turn])
-    kept = KeepLastTurns(2).apply(window, Bounds(Size(0), Size(0), WORDS))
+    kept = KeepLastTurns(2).apply(window, bounds(0, 0))
     assert kept.items == [said("system", "s"), *turns[2], *turns[3]]
-    assert KeepLastTurns(4).apply(window, Bounds(Size(0), Size(0), WORDS)) is window
-
-
-def test_the_oldest_are_dropped_until_it_is_enough() -> None:
-    window = window_of(*[said("user", f"{words(9)} {n}") for n in range(10)])
-    left = DropOldest().apply(window, Bounds(Size(45), Size(60), WORDS))
-    assert [text[-1] for text in texts(left)] == ["6", "7", "8", "9"]
+    assert KeepLastTurns(4).apply(window, bounds(0, 0)) is window
 
 
 def test_what_the_user_said_last_is_dropped_only_if_there_is_no_other_way() -> None:
     window = window_of(said("user", words(10)), *step("a", words(20)), *step("b", words(20)), *step("c", words(20)))
-    assert names(DropOldest().apply(window, Bounds(Size(40), Size(50), WORDS))) == ["user", "c", "c"]
-    assert names(DropOldest().apply(window, Bounds(Size(20), Size(33), WORDS))) == [
-        "user",
-        "c",
-        "c",
-    ]  # above the target, but fine
-    assert names(DropOldest().apply(window, Bounds(Size(20), Size(25), WORDS))) == ["c", "c"]
+    assert names(DropOldest().apply(window, bounds(40, 50))) == ["user", "c", "c"]
+    assert names(DropOldest().apply(window, bounds(20, 33))) == ["user", "c", "c"]  # above the target, but fine
+    assert names(DropOldest().apply(window, bounds(20, 25))) == ["c", "c"]
 
 
 async def test_a_summary_stands_for_what_is_oldest() -> None:
@@ -220,15 +269,6 @@ async def test_a_chain_goes_on_only_as_far_as_it_must() -> None:
     messages = window_of(*[said("user", words(100)) for _ in range(4)])
     assert names(await context.fit(messages)) == ["assistant", "user"]
     assert len(model.asked) == 1
-
-
-# Contexts.
-
-
-async def test_without_a_budget_there_is_no_bound() -> None:
-    window = window_of(said("user", words(10**5)))
-    assert Context().fits(window, Anchor(1, 10**9))
-    assert await Context().fit(window, Anchor(1, 10**9)) is window
 
 
 def test_tools_and_instructions_are_counted_as_a_model_is_shown_them() -> None:
@@ -305,9 +345,6 @@ def test_a_context_without_a_model_needs_no_waiting() -> None:
 def test_bounds_that_make_no_sense_are_refused(make: Any) -> None:
     with pytest.raises(DefinitionError):
         make()
-
-
-# What a step costs.
 
 
 class Unread(list[Any]):

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from stateroom import Environment, Sessions, State, tool
+from stateroom import Sessions, State, tool
 from stateroom.agent import Anchor, Context, Conversation, DropOldest, Estimate, Summarise
 from stateroom.errors import ContextOverflow
 from stateroom.model import Item, Scripted, function_call, function_call_output, message, text_of
 from stateroom.session import Session
 from stateroom.state import encode_patch
 from stateroom.store import Store
+from tests.environments import Unjudged
 
 
 def user(text: str) -> Item:
@@ -27,7 +28,7 @@ class Desk(State):
 BOUND = Context(200, [DropOldest()])
 
 
-class DeskEnvironment(Environment[Desk]):
+class DeskEnvironment(Unjudged[Desk]):
     """Talk."""
 
     def seed(self, task: Any) -> Desk:
@@ -57,9 +58,6 @@ class DeskEnvironment(Environment[Desk]):
         """Change what a model is shown, and nothing else."""
         state.talk.view(BOUND)[0]["content"] = "changed"
         state.talk.items[0]["content"] = "changed"
-
-    def verify(self, state: Desk, episode: Any) -> float:
-        return 1.0
 
 
 async def say(session: Session, *texts: str) -> None:
@@ -131,21 +129,6 @@ async def test_a_tool_adds_to_it_and_the_patch_has_only_what_was_added(store: St
     sizes = [len(encode_patch(entry.patch)) async for entry in session.log() if entry.kind == "call"]
     assert max(sizes) - min(sizes) <= 4  # its place, in more digits
     assert texts_of(session.state.talk.items)[-1] == "text 299"
-
-
-@pytest.mark.every_store
-async def test_a_fork_and_a_rewind_have_the_conversation_of_then(store: Store) -> None:
-    session = await Sessions(DeskEnvironment(), store).seed({})
-    await say(session, "one", "two")
-    twin = await session.fork()
-    await session.rewind(to=2)
-    await say(session, "other")
-    await say(twin, "three")
-    assert texts_of(session.state.talk.items) == ["Be kind.", "one", "other"]
-    assert texts_of(twin.state.talk.items) == ["Be kind.", "one", "two", "three"]
-    again = await Sessions(DeskEnvironment(), store).open(twin.id)
-    assert again.state.talk == twin.state.talk
-    assert again.state.talk.total == sum(map(Estimate().count, again.state.talk.items))
 
 
 async def test_a_view_starts_from_what_was_shown_before(store: Store) -> None:

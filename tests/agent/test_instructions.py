@@ -10,7 +10,7 @@ from stateroom.errors import ContextOverflow, DefinitionError, EnvironmentFailed
 from stateroom.model import Item, Noisy, Policy, function_call, message, text_of
 from stateroom.store import Store
 from tests.agent.trail import ROW, TrailEnvironment, Walking
-from tests.environments import Tally, TallyEnvironment
+from tests.environments import Tally, TallyEnvironment, Unjudged
 from tests.messages import raises
 
 
@@ -82,7 +82,7 @@ async def test_they_know_the_user_as_of_now(store: Store) -> None:
 
 
 async def test_a_stateless_environment_has_instructions_too(store: Store) -> None:
-    class Plain(Environment):
+    class Plain(Unjudged[None]):
         """No state."""
 
         def instructions(self, rng: Any) -> str:
@@ -92,9 +92,6 @@ async def test_a_stateless_environment_has_instructions_too(store: Store) -> Non
         def add(self, number: int) -> int:
             """Add a number."""
             return number
-
-        def verify(self) -> float:
-            return 1.0
 
     told = await told_to(store, Plain(), {})
     assert len({*told}) == 1

@@ -12,7 +12,7 @@ from stateroom.errors import InvalidMove, ModelFailed
 from stateroom.model import Scripted, function_call
 from stateroom.session import STANDARD, AgentInMemory, AgentStatus, Lifecycle, Session, Update
 from stateroom.store import Store
-from tests.environments import TallyEnvironment
+from tests.environments import TallyEnvironment, Unjudged
 from tests.messages import raises
 from tests.processes import ROOT
 
@@ -97,8 +97,6 @@ async def test_turns_and_steps_are_counted(store: Store) -> None:
         await session.agent.move("task_complete")
 
 
-# An author's own table.
-
 REVIEWED = STANDARD.with_moves(
     {
         ("executing", "task_complete"): "in_review",
@@ -138,12 +136,6 @@ async def test_an_agent_waits_in_a_phase_of_the_authors_own_until_it_is_led_out(
         await session.agent.move("approve")
 
 
-async def test_the_moves_of_one_environment_are_not_those_of_another(store: Store) -> None:
-    session = await begun(store, TallyEnvironment(), "executing")
-    with raises(InvalidMove):
-        await session.agent.move("approve")
-
-
 async def test_a_phase_from_which_nothing_leads_says_so(store: Store) -> None:
     class Stuck(TallyEnvironment):
         """Once begun it goes nowhere."""
@@ -167,9 +159,6 @@ async def test_a_model_that_fails_is_told_of_also_where_no_move_is_for_that(stor
     assert session.agent.status.phase == "idle"
 
 
-# Where nothing is kept.
-
-
 async def test_notes_keep_the_same_table() -> None:
     for phase, event in product(PHASES, EVENTS):
         notes = AgentInMemory()
@@ -183,7 +172,7 @@ async def test_notes_keep_the_same_table() -> None:
             assert notes.status.phase == phase
 
 
-class OracleEnvironment(Environment):
+class OracleEnvironment(Unjudged[None]):
     """Has no state."""
 
     @tool
@@ -193,9 +182,6 @@ class OracleEnvironment(Environment):
 
     def reply(self, message: str) -> str | None:
         return "again" if message == "four" else None
-
-    def verify(self) -> float:
-        return 1.0
 
 
 async def test_a_stateless_session_has_an_agent_for_as_long_as_it_is_held(store: Store) -> None:

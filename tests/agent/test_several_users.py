@@ -14,6 +14,7 @@ from stateroom.model import Item, Policy, Scripted, function_call, message, mess
 from stateroom.rollout import replay_session
 from stateroom.session import Session
 from stateroom.store import Store
+from tests.environments import Purse
 from tests.messages import raises
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "group_chat.py"
@@ -21,10 +22,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "group_chat.py"
 
 class Board(State):
     notes: list[str] = []
-
-
-class Purse(State):
-    spent: int = 0
 
 
 class BoardTask(Task):
@@ -53,6 +50,12 @@ class BoardEnvironment(Environment[Board, BoardTask]):
         return f"{session.user} {user.spent}"
 
     @tool
+    def sign(self, state: Board, session: SessionInfo) -> str | None:
+        """Note who was there."""
+        state.notes.append(str(session.user))
+        return session.user
+
+    @tool
     def spend_if(self, user: Purse, ask: Any, amount: int) -> int:
         """Spend money if somebody agrees."""
         if ask("Shall I?") == "yes":
@@ -61,19 +64,6 @@ class BoardEnvironment(Environment[Board, BoardTask]):
 
     def verify(self, user: Purse) -> float:
         return float(user.spent)
-
-
-class SignedEnvironment(Environment[Board]):
-    """Notes who was there."""
-
-    @tool
-    def sign(self, state: Board, session: SessionInfo) -> str | None:
-        """Sign."""
-        state.notes.append(str(session.user))
-        return session.user
-
-    def verify(self, state: Board) -> float:
-        return 1.0
 
 
 class Spender(Policy):
@@ -180,10 +170,10 @@ def test_a_model_reads_the_name_before_the_text() -> None:
 
 
 async def test_a_replay_makes_each_users_calls_again(store: Store) -> None:
-    session = await Sessions(SignedEnvironment(), store).seed({})
+    session = await opened(store).seed({})
     for user in ("bob", "ann", None, "bob"):
         await session.call("sign", user=user)
-    replay = await replay_session(SignedEnvironment(), store, session.id)
+    replay = await replay_session(BoardEnvironment(), store, session.id)
     assert (replay.calls, replay.differences) == (4, [])
 
 

@@ -1,4 +1,4 @@
-"""`TaskState` in an author's state."""
+"""`TaskState`: the moves of a task, and what cannot be one."""
 
 from __future__ import annotations
 
@@ -7,44 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from stateroom import Environment, Sessions, State, tool
 from stateroom.agent import Step, TaskState
 from stateroom.errors import InvalidState
-from stateroom.store import Store
-from tests.messages import raises, says
+from tests.messages import raises
 
 PLAN = ["look", "cook", "eat"]
-
-
-class Kitchen(State):
-    task: TaskState
-
-
-class KitchenEnvironment(Environment[Kitchen]):
-    """Make dinner."""
-
-    def seed(self, task: Any) -> Kitchen:
-        return Kitchen(task=TaskState(goal="dinner", steps=[Step(name=name) for name in PLAN]))
-
-    @tool
-    def begin(self, state: Kitchen) -> str | None:
-        """Begin."""
-        state.task.begin()
-        return state.task.current
-
-    @tool
-    def complete(self, state: Kitchen, result: str) -> str | None:
-        """Tell what a step came to."""
-        state.task.complete(result)
-        return state.task.current
-
-    @tool
-    def pretend(self, state: Kitchen) -> None:
-        """Say that it is done, which it is not."""
-        state.task.status = "done"
-
-    def verify(self, state: Kitchen, episode: Any) -> float:
-        return float(state.task.status == "done")
 
 
 def test_a_task_goes_from_step_to_step() -> None:
@@ -151,19 +118,3 @@ def test_a_task_without_steps_cannot_begin() -> None:
 def test_what_does_not_fit_together_is_refused_by_name(field: str, values: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=field):
         TaskState.model_validate({"goal": "dinner", **values})
-
-
-async def test_tools_move_it_and_a_wrong_move_changes_nothing(store: Store) -> None:
-    session = await Sessions(KitchenEnvironment(), store).seed({})
-    result = await session.call("complete", {"result": "?"})
-    assert not result.ok
-    says(result.error or "")
-    assert (await session.call("begin", {})).output == "look"
-    result = await session.call("pretend", {})
-    assert not result.ok
-    says(result.error or "")
-    assert session.state.task.status == "running"
-    for step in ("cook", "eat", None):
-        assert (await session.call("complete", {"result": "ok"})).output == step
-    assert session.state.task.status == "done"
-    assert (await session.verify()).reward == 1.0

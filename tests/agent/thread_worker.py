@@ -15,10 +15,6 @@ class Purse(State):
     spent: int = 0
 
 
-class Habits(State):
-    payments: int = 0
-
-
 class PurseTask(Task):
     user: str = "nobody"
 
@@ -27,10 +23,9 @@ class PurseEnvironment(Environment[Purse, PurseTask]):
     """Spend money, and ask before it is much."""
 
     @tool
-    def pay(self, state: Purse, user: Habits, amount: int) -> int:
+    def pay(self, state: Purse, amount: int) -> int:
         """Pay an amount."""
         state.spent += amount
-        user.payments += 1
         return state.spent
 
     @tool

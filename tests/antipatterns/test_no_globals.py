@@ -1,9 +1,6 @@
 """Nothing in Stateroom is global to the process: using it leaves its modules as they were."""
 
-import itertools
-from functools import lru_cache
 from pathlib import Path
-from random import Random
 from types import ModuleType
 from typing import Any
 
@@ -11,10 +8,9 @@ import pytest
 
 from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment
-from stateroom.model import ModelSource
-from stateroom.rollout import RunFiles, RunOptions, run
+from stateroom.rollout import RunOptions, run
 from tests.antipatterns.walking import changes, memory, modules, unjustified
-from tests.plans import make_run
+from tests.plans import noisy_run
 
 
 class Shelf(State):
@@ -50,18 +46,6 @@ async def use_sessions(url: str) -> None:
         await sessions.stop()
 
 
-async def use_agents(folder: Path) -> None:
-    for found in (CounterEnvironment, ExtractionEnvironment):
-        plan = make_run(
-            environment=found(),
-            model=ModelSource("noisy", found.policies["noisy"]),
-            tasks=[found.generate(Random(number)) for number in range(3)],
-            files=RunFiles(folder / f"{found.name}.jsonl"),
-            store=f"sqlite:///{folder / found.name}.db",
-        )
-        assert (await run(plan)).failed == 0
-
-
 async def test_two_environments_on_two_stores_leave_the_modules_as_they_were(tmp_path: Path, fresh_url: Any) -> None:
     RunOptions()  # whose validator is made at first use
     every = modules()
@@ -69,72 +53,58 @@ async def test_two_environments_on_two_stores_leave_the_modules_as_they_were(tmp
     assert len(before) > 5000
     for kind in ("memory", "sqlite", "redis", "postgresql", "file"):
         await use_sessions(fresh_url(kind))
-    await use_agents(tmp_path)
+    for found in (CounterEnvironment, ExtractionEnvironment):
+        plan = noisy_run(found, 3, tmp_path, f"sqlite:///{tmp_path / found.name}.db")
+        assert (await run(plan)).failed == 0
     assert unjustified(changes(before, memory(every))) == []
 
 
-class Remembering:
-    """What a module might have that remembers what it was used for."""
+REMEMBERING = """
+import functools, itertools, random
 
-    registry: dict[str, Any] = {}
+class Shelf:
+    registry = {}
 
-    def __init__(self) -> None:
-        self.last: str | None = None
+    def __init__(self):
+        self.last = None
         self.counts = [0]
 
+def closing(kept):
+    return lambda word: kept.append(word)
 
-def made() -> ModuleType:
-    """A module in which use leaves traces, of every kind."""
-    module: Any = ModuleType("stateroom.remembering")
-    Remembering.__module__ = module.__name__
-    Remembering.registry = {}
-    kept: list[str] = []
+def defaults(word, words=[]):
+    words.append(word)
 
-    def closes(word: str) -> None:
-        kept.append(word)
+@functools.lru_cache
+def cached(word):
+    return word
 
-    def defaults(word: str, words: list[str] = []) -> None:  # noqa: B006 - that is the mistake
-        words.append(word)
+closes, counter, luck = closing([]), itertools.count(), random.Random(1)
+current, instance, table, words = None, Shelf(), {"a": {}}, set()
+"""
+"""A module in which use leaves traces, of every kind."""
 
-    @lru_cache
-    def cached(word: str) -> str:
-        return word
-
-    cached.__module__ = module.__name__
-    vars(module).update(
-        Remembering=Remembering,
-        instance=Remembering(),
-        table={"a": {}},
-        words=set(),
-        counter=itertools.count(),
-        luck=Random(1),
-        cached=cached,
-        closes=closes,
-        defaults=defaults,
-        current=None,
-    )
-    return module
-
-
-USES: dict[str, tuple[Any, str]] = {
-    "a name": (lambda module: setattr(module, "current", "ann"), "stateroom.remembering.current"),
-    "a dict within a dict": (lambda module: module.table["a"].update(b=1), "stateroom.remembering.table['a']['b']"),
-    "a set": (lambda module: module.words.add("b"), "stateroom.remembering.words.members"),
-    "a class": (lambda module: module.Remembering.registry.update(b=1), "stateroom.remembering.Remembering.registry"),
-    "an instance": (lambda module: setattr(module.instance, "last", "b"), "stateroom.remembering.instance.last"),
-    "a list of one": (lambda module: module.instance.counts.append(1), "stateroom.remembering.instance.counts"),
-    "a counter": (lambda module: next(module.counter), "stateroom.remembering.counter.said"),
-    "luck": (lambda module: module.luck.random(), "stateroom.remembering.luck.state"),
-    "a cache": (lambda module: module.cached("b"), "stateroom.remembering.cached.cache"),
-    "a closure": (lambda module: module.closes("b"), "stateroom.remembering.closes.closure"),
-    "a default": (lambda module: module.defaults("b"), "stateroom.remembering.defaults.defaults"),
+USES = {
+    "current = 'ann'": "current",
+    "table['a'].update(b=1)": "table['a']['b']",
+    "words.add('b')": "words.members",
+    "Shelf.registry.update(b=1)": "Shelf.registry",
+    "instance.last = 'b'": "instance.last",
+    "instance.counts.append(1)": "instance.counts",
+    "next(counter)": "counter.said",
+    "luck.random()": "luck.state",
+    "cached('b')": "cached.cache",
+    "closes('b')": "closes.closure",
+    "defaults('b')": "defaults.defaults",
 }
 
 
-@pytest.mark.parametrize(("use", "place"), USES.values(), ids=USES)
-def test_a_module_that_remembers_is_found_out(use: Any, place: str) -> None:
-    module = made()
+@pytest.mark.parametrize(("use", "place"), USES.items(), ids=USES)
+def test_a_module_that_remembers_is_found_out(use: str, place: str) -> None:
+    module = ModuleType("stateroom.remembering")
+    exec(REMEMBERING, vars(module))
     before = memory([module])
     assert changes(before, memory([module])) == set()
-    use(module)
-    assert [found for found in unjustified(changes(before, memory([module]))) if found.startswith(place)]
+    exec(use, vars(module))
+    found = unjustified(changes(before, memory([module])))
+    assert [each for each in found if each.startswith(f"{module.__name__}.{place}")]

@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -10,11 +9,12 @@ import pytest
 from stateroom import Environment, Sessions, State, open_store, tool
 from stateroom.errors import SessionError, UnknownSession
 from stateroom.gallery import CounterEnvironment, ExtractionEnvironment
-from stateroom.model import ModelSource
-from stateroom.rollout import Report, Run, RunFiles, run
+from stateroom.rollout import run
 from stateroom.store import Store
+from tests.environments import Unjudged
 from tests.messages import raises
-from tests.plans import make_run
+from tests.plans import noisy_run
+from tests.rows import comparable
 
 pytestmark = pytest.mark.every_store
 
@@ -27,7 +27,7 @@ class Diary(State):
     pages: list[str] = []
 
 
-class NoteEnvironment(Environment[Note]):
+class NoteEnvironment(Unjudged[Note]):
     """Keeps a text, and a diary of each user."""
 
     def __init__(self, greeting: str = "hello") -> None:
@@ -40,9 +40,6 @@ class NoteEnvironment(Environment[Note]):
         user.pages.append(text)
         app.pages.append(text)
         return [user.pages, app.pages]
-
-    def verify(self, state: Note) -> float:
-        return float(len(state.text))
 
 
 class OtherNoteEnvironment(NoteEnvironment):
@@ -77,44 +74,16 @@ async def test_one_environment_in_two_stores_has_two_of_each(store: Store) -> No
             await there.open(alone.id)
 
 
-async def test_stores_in_memory_are_each_their_own() -> None:
-    async with open_store("memory://") as one, open_store("memory://") as other:
-        await Sessions[Note](NoteEnvironment(), one).seed(ANN)
-        assert (len(await one.heads()), len(await other.heads())) == (1, 0)
-
-
-ENVIRONMENTS: dict[str, type[Environment[Any, Any]]] = {
-    "counter": CounterEnvironment,
-    "extraction": ExtractionEnvironment,
-}
-
-
-def plan(name: str, folder: Path, store: str) -> Run:
-    found = ENVIRONMENTS[name]
-    tasks = [found.generate(Random(number)) for number in range(6)]
-    return make_run(
-        environment=found(),
-        model=ModelSource("noisy", found.policies["noisy"]),
-        tasks=tasks,
-        files=RunFiles(folder / f"{name}.jsonl"),
-        store=store,
-    )
-
-
-def told(report: Report) -> list[dict[str, Any]]:
-    """What was measured, but for the names of sessions and the times."""
-    own = ("_stateroom_session", "_stateroom_times")
-    rows = [{key: value for key, value in row.items() if key not in own} for row in report.rows]
-    return sorted(rows, key=lambda row: row["_ng_task_index"])
-
-
 async def test_agents_at_work_side_by_side_do_as_each_does_alone(tmp_path: Path, url: str) -> None:
     for folder in ("alone", "together"):
         (tmp_path / folder).mkdir()
-    alone = [await run(plan(name, tmp_path / "alone", "memory://")) for name in ENVIRONMENTS]
+    kinds: list[type[Environment[Any, Any]]] = [CounterEnvironment, ExtractionEnvironment]
+    alone = [await run(noisy_run(kind, 6, tmp_path / "alone", "memory://")) for kind in kinds]
     stores = ("memory://", url)
-    plans = [plan(name, tmp_path / "together", store) for name, store in zip(ENVIRONMENTS, stores, strict=True)]
+    plans = [noisy_run(kind, 6, tmp_path / "together", store) for kind, store in zip(kinds, stores, strict=True)]
     together = await asyncio.gather(*map(run, plans))
-    assert [told(report) for report in together] == [told(report) for report in alone]
-    assert [report.failed for report in together] == [0, 0]
+    for kind in kinds:
+        one, other = (comparable(tmp_path / folder / f"{kind.name}.jsonl") for folder in ("alone", "together"))
+        assert one == other
+    assert [report.failed for report in (*alone, *together)] == [0] * 4
     assert len({row["_stateroom_session"] for report in together for row in report.rows}) == 12

@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 
-from stateroom import Sessions, State
-from stateroom.errors import DefinitionError, InvalidState, SchemaChanged
+from stateroom import Sessions
+from stateroom.errors import InvalidState
 from stateroom.session import Session
 from stateroom.store import Store
 from tests.antipatterns.bill import SPOILT, Bill, BillEnvironment, Spoil, spoilt
-from tests.environments import Unjudged
 from tests.messages import raises, says
 
 
@@ -59,38 +58,3 @@ async def test_a_stored_value_that_cannot_be_is_an_error_when_it_is_read(
         await sessions.open(bad)
     assert "rosebud" not in str(caught.value)
     assert await store.maintenance.export(bad) == before  # nothing was charged or mended
-
-
-async def test_a_field_that_was_added_without_a_version_is_named_and_gets_no_default(store: Store) -> None:
-    class Old(State):
-        price: int = 4
-
-    class New(State):
-        price: int = 4
-        discount: float = 0.0
-
-    class OldShop(Unjudged[Old]):
-        """The shop as it was."""
-
-        name = "shop"
-
-    class NewShop(Unjudged[New]):
-        """The shop as it is."""
-
-        name = "shop"
-
-    old = await Sessions[Old](OldShop(), store).seed({})
-    with raises(SchemaChanged):
-        await Sessions[New](NewShop(), store).open(old.id)
-
-
-def test_a_state_without_types_cannot_be_declared() -> None:
-    with raises(DefinitionError):
-
-        class Loose(State):
-            data: dict
-
-    with raises(DefinitionError):
-
-        class Anything(State):
-            data: Any

@@ -138,27 +138,22 @@ def test_null_is_still_wrong_where_there_is_no_default() -> None:
     assert given == {"at": {"x": None, "y": None}, "names": [None]}
 
 
-NAMES = [
-    "copy",
-    "json",
-    "dict",
-    "schema",
-    "validate",
-    "register",
-    "model_dump",
-    "model_config",
-    "model_fields",
-    "model_x",
-]
-
-
-@pytest.mark.parametrize("name", [*NAMES, "_private", "self_", "cls", "arguments", "name", "parameter_copy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("copy", "json", "dict", "schema", "validate", "register", "_private", "self_", "cls", "arguments", "name"),
+        *("model_dump", "model_config", "model_fields", "model_x", "parameter_copy"),
+        *("title", "default", "description", "type", "properties", "required", "enum"),  # like parts of a schema
+    ],
+)
 def test_parameters_may_have_any_name(name: str) -> None:
     namespace: dict[str, Any] = {}
     exec(f"def buy(self, {name}: int, other: int = 1, json_x: int = 2):\n    'Buy.'", namespace)
     bought = made(namespace["buy"])
     assert bought.bind({name: 5, "other": None}) == {name: 5, "other": 1, "json_x": 2}
-    assert list(bought.definition["parameters"]["properties"]) == [name, "other", "json_x"]
+    schema = bought.definition["parameters"]
+    assert list(schema["properties"]) == schema["required"] == [name, "other", "json_x"]
+    assert schema["properties"][name] == {"type": "integer"}
     for wrong in ({name: "x"}, {}):
         with pytest.raises(InvalidArguments) as caught:
             bought.bind(wrong)

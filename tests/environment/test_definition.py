@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable
-from datetime import datetime  # noqa: F401 - an annotation names it
+from collections.abc import Callable  # noqa: F401 - annotations name these
+from datetime import datetime  # noqa: F401
 from enum import Enum
-from inspect import signature
-from random import Random
+from random import Random  # noqa: F401
 from types import new_class
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -15,17 +14,13 @@ import pytest
 from pydantic import BaseModel, Field
 
 from stateroom import Ask, Clock, Environment, Session, SessionInfo, State, Task, Verdict, tool  # noqa: F401
-from stateroom.environment import Tool
 from stateroom.errors import DefinitionError
+from tests.environments import Unjudged
 from tests.messages import raises
 
 
 class Counter(State):
     value: int = 0
-
-
-class Bigger(Counter):
-    more: int = 0
 
 
 class Other(State):
@@ -73,21 +68,6 @@ def test_two_types_are_a_state_and_a_task() -> None:
     assert (Both.state_type, Both.task_type, Both().seed_function.is_async) == (Counter, CounterTask, True)
 
 
-def test_no_type_is_stateless() -> None:
-    class Plain(Environment):
-        """Plain."""
-
-        @tool
-        def hello(self) -> str:
-            """Say hello."""
-            return "hello"
-
-        def verify(self, episode) -> Verdict:
-            return Verdict(1.0)
-
-    assert (Plain.state_type, Plain.task_type) == (None, Task)
-
-
 @pytest.mark.parametrize(
     ("class_name", "name"),
     [("CounterEnvironment", "counter"), ("ToyShopEnv", "toy_shop"), ("Game2048", "game2048"), ("Env", "env")],
@@ -97,15 +77,6 @@ def test_the_name_follows_from_the_class(class_name: str, name: str) -> None:
     assert made.name == name
 
 
-def test_a_name_that_is_set_stays() -> None:
-    class Named(Environment):
-        """Named."""
-
-        name = "mine"
-
-    assert Named.name == "mine"
-
-
 def test_types_defined_inside_a_function_are_found() -> None:
     class Local(State):
         size: int = 0
@@ -113,7 +84,7 @@ def test_types_defined_inside_a_function_are_found() -> None:
     class Colour(Enum):
         RED = "red"
 
-    class Inside(Environment[Local], ABC):
+    class Inside(Unjudged[Local], ABC):
         """Inside, and with a metaclass of its own."""
 
         class Shape(BaseModel):
@@ -124,15 +95,12 @@ def test_types_defined_inside_a_function_are_found() -> None:
             """Paint a shape."""
             return colour.value
 
-        def verify(self, state: Local) -> float:
-            return 0.0
-
     bound = Inside().tools["paint"].bind({"colour": "red", "shape": {"sides": 3}})
     assert bound == {"colour": Colour.RED, "shape": Inside.Shape(sides=3)}
 
 
 def test_a_tool_may_be_named_like_a_type() -> None:
-    class Lists(Environment[Counter]):
+    class Lists(Unjudged[Counter]):
         """Has a tool named list."""
 
         @tool
@@ -143,9 +111,6 @@ def test_a_tool_may_be_named_like_a_type() -> None:
         @tool
         def add(self, state: Counter, names: list[str]) -> None:  # type: ignore[valid-type]
             """Add."""
-
-        def verify(self) -> float:
-            return 0.0
 
     assert Lists().tools["add"].bind({"names": ["a"]}) == {"names": ["a"]}
 
@@ -169,14 +134,9 @@ def test_tools_are_inherited_and_overridden() -> None:
     assert set(tools) == {"increment", "get", "reset_all"}
     assert tools["increment"].definition["description"] == "Add `count` twice."
     assert (tools["increment"].procedure.is_async, tools["increment"].procedure.timeout) == (True, 3)
-    assert isinstance(owner(tools["get"]), Child)
+    assert isinstance(getattr(tools["get"].procedure.function, "__self__", None), Child)
     assert Child.state_type is Counter
     assert set(Base().tools) == {"increment", "get"}
-
-
-def owner(of: Tool) -> Any:
-    """The instance whose method a tool is."""
-    return getattr(of.procedure.function, "__self__", None)
 
 
 def test_an_override_must_say_that_it_is_a_tool() -> None:
@@ -211,22 +171,10 @@ def test_tools_come_from_mixins_too() -> None:
     assert set(Mixed().tools) == {"increment", "get", "reset_all"}
 
 
-def test_a_subclass_may_keep_a_larger_state() -> None:
-    class Child(Base, Environment[Bigger]):
-        """Keeps more."""
-
-        @tool
-        def grow(self, state: Bigger) -> None:
-            """Grow."""
-
-    assert Child.state_type is Bigger
-    assert set(Child().tools) == {"increment", "get", "grow"}
-
-
 def test_a_template_is_checked_when_its_types_are_known() -> None:
     S = TypeVar("S", bound=State)
 
-    class Template(Environment[S], Generic[S]):
+    class Template(Unjudged[S], Generic[S]):
         """For any state."""
 
         @tool
@@ -237,15 +185,7 @@ def test_a_template_is_checked_when_its_types_are_known() -> None:
     class Filled(Template[Counter]):
         """For a counter."""
 
-        def verify(self) -> float:
-            return 0.0
-
     assert (Filled.state_type, set(Filled().tools)) == (Counter, {"look"})
-
-
-def test_instances_have_their_own_tools() -> None:
-    first, second = Base(), Base()
-    assert (owner(first.tools["get"]), owner(second.tools["get"])) == (first, second)
 
 
 def refused(body: dict[str, Any], base: Any = Environment) -> None:
@@ -316,26 +256,16 @@ def test_a_type_that_the_model_cannot_be_told_is_refused(hint: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
+    "parameters",
     [
-        ("ask", float),
-        ("ask", Random),
-        ("clock", "datetime"),
-        ("clock", float | None),
-        ("rng", int),
-        ("session", "Session"),
-        ("new_id", str),
-        ("user", BaseModel),
-        ("app", list[str]),
-        ("state", str),
+        *("state, ask: float", "state, ask: Random", "state, clock: datetime", "state, clock: float | None"),
+        *("state, rng: int", "state, session: Session", "state, new_id: str", "state, user: BaseModel"),
+        *("state, app: list[str]", "state: str"),
     ],
 )
-def test_an_injected_name_with_another_annotation_is_refused(name: str, hint: Any) -> None:
-    def method(self, state, ask, clock, rng, session, new_id, user, app):
-        """Doc."""
-
-    body = types_of_parameters(method, {"self", "state", name}, {name: hint})
-    if name not in ("ask", "user", "app"):
+def test_an_injected_name_with_another_annotation_is_refused(parameters: str) -> None:
+    body = method_with(f"self, {parameters}")
+    if not any(each in parameters for each in ("ask", "user", "app")):
         refused({"verify": body}, Environment[Counter])
     refused({"look": tool(body)}, Environment[Counter])
     refused({"look": tool(body)})
@@ -344,44 +274,21 @@ def test_an_injected_name_with_another_annotation_is_refused(name: str, hint: An
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("ask", Ask),
-        ("ask", Callable[[str], Any]),
-        ("ask", Any),
-        ("clock", Clock),
-        ("clock", object),
-        ("clock", Clock | None),
-        ("rng", Random),
-        ("session", SessionInfo),
-        ("new_id", Callable[[], str]),
-        ("new_id", Annotated[Callable[..., str], "ids"]),
-        ("user", Counter),
-        ("app", Counter),
+        *(("ask", "Ask"), ("ask", "Callable[[str], Any]"), ("ask", "Any")),
+        *(("clock", "Clock"), ("clock", "object"), ("clock", "Clock | None"), ("rng", "Random")),
+        *(("session", "SessionInfo"), ("user", "Counter"), ("app", "Counter")),
+        *(("new_id", "Callable[[], str]"), ("new_id", "Annotated[Callable[..., str], 'ids']")),
     ],
 )
-def test_an_injected_name_with_its_own_annotation_is_injected(name: str, hint: Any) -> None:
-    def method(self, state, ask, clock, rng, session, new_id, user, app):
-        """Doc."""
-
-    body = types_of_parameters(method, {"self", "state", name}, {name: hint})
+def test_an_injected_name_with_its_own_annotation_is_injected(name: str, hint: str) -> None:
+    body = method_with(f"self, state, {name}: {hint}")
     made = types_made(Environment[Counter], {"look": tool(body), "verify": lambda self: 0.0})
     assert made().tools["look"].procedure.needs == {"state", name}
 
 
-def types_of_parameters(method: Any, names: set[str], hints: dict[str, Any]) -> Any:
-    """A method with some of the parameters of another, annotated."""
-    parameters = [each for name, each in signature(method).parameters.items() if name in names]
-    method.__signature__ = signature(method).replace(parameters=parameters)
-    method.__annotations__ = hints
-    return method
-
-
-@pytest.mark.parametrize("hint", [Counter, "Counter", State])
-def test_a_state_under_another_name_is_refused(hint: Any) -> None:
-    def look(self, counter) -> None:
-        """Doc."""
-
-    look.__annotations__["counter"] = hint
-    refused({"look": tool(look)}, Environment[Counter])
+@pytest.mark.parametrize("hint", ["Counter", "State"])
+def test_a_state_under_another_name_is_refused(hint: str) -> None:
+    refused({"look": tool(method_with(f"self, counter: {hint}"))}, Environment[Counter])
 
 
 def test_an_effect_needs_its_name() -> None:
@@ -419,22 +326,16 @@ def test_tools_need_a_verifier() -> None:
         types_made(Environment, {"hello": tool(hello)})
 
 
-@pytest.mark.parametrize("hint", [Other, int, list[Counter], "Other", Counter | None, BaseModel | int])
-def test_a_wrong_state_annotation_is_refused(hint: Any) -> None:
-    def look(self, state) -> None:
-        """Doc."""
-
-    look.__annotations__["state"] = hint
+@pytest.mark.parametrize("hint", ["Other", "int", "list[Counter]", "Counter | None", "BaseModel | int"])
+def test_a_wrong_state_annotation_is_refused(hint: str) -> None:
+    look = method_with(f"self, state: {hint}")
     refused({"verify": look}, Environment[Counter])
     refused({"look": tool(look)}, Environment[Counter])
 
 
-@pytest.mark.parametrize("hint", [Counter, State, BaseModel, Any, "Counter", object])
-def test_a_state_annotation_may_be_wider(hint: Any) -> None:
-    def look(self, state) -> None:
-        """Doc."""
-
-    look.__annotations__["state"] = hint
+@pytest.mark.parametrize("hint", ["Counter", "State", "BaseModel", "Any", "object"])
+def test_a_state_annotation_may_be_wider(hint: str) -> None:
+    look = method_with(f"self, state: {hint}")
     assert types_made(Environment[Counter], {"verify": look}).state_type is Counter
     assert types_made(Environment[Counter], {"look": tool(look), "verify": lambda self: 0.0}).state_type is Counter
 

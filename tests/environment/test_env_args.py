@@ -7,13 +7,14 @@ from typing import Any, Literal
 import pytest
 
 import stateroom
-from stateroom import Environment, tool
+from stateroom import tool
 from stateroom.environment import TypedText, make_environment, variant_of
 from stateroom.errors import BadTask, DefinitionError, NotFound
 from stateroom.model import Scripted
 from stateroom.rollout import RunFiles, replay_rollouts, rescore_rollouts
 from stateroom.store import open_store
 from tests.cli.conftest import stateroom as stateroom_command  # noqa: F401 - a fixture
+from tests.environments import Unjudged
 from tests.messages import raises
 
 SOURCE = '''
@@ -45,7 +46,7 @@ class Plays(Policy):
 '''
 
 
-class Game(Environment[None]):
+class Game(Unjudged[None]):
     """Takes arguments of several types."""
 
     def __init__(
@@ -64,9 +65,6 @@ class Game(Environment[None]):
     @tool
     def look(self) -> None:
         """Look."""
-
-    def verify(self) -> float:
-        return 0.0
 
 
 def typed(**given: str) -> Any:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stateroom import Environment
-from stateroom.environment import find_environment, load_class, registered
+from stateroom.environment import find_environment, load_class
 from stateroom.errors import CannotImport, InvalidEnvironment, NotFound
 from tests.messages import raises
 
@@ -40,16 +39,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_registered_name() -> None:
-    assert registered()["counter"] == "stateroom.gallery.counter:CounterEnvironment"
-    assert find_environment("counter").name == "counter"
-
-
-def test_every_registered_environment_is_there() -> None:
-    for name in registered():
-        assert issubclass(find_environment(name), Environment)
-
-
 def test_a_module_beside_the_user(folder: Path) -> None:
     assert list(find_environment("house_of_mine:Mine")().tools) == ["add"]
 
@@ -73,18 +62,8 @@ def test_two_files_of_one_name_are_two_modules(folder: Path) -> None:
 @pytest.mark.parametrize(
     "reference",
     [
-        "nonsense",
-        "",
-        "house_of_mine.py",
-        "house_of_mine:",
-        ":Mine",
-        ":",
-        ".house_of_mine:Mine",
-        "house_of_mine:Yours",
-        "nowhere:Mine",
-        "nowhere.at.all:Mine",
-        "house_of_mine.inner:Mine",
-        "nowhere.py:Mine",
+        *("nonsense", "", "house_of_mine.py", "house_of_mine:", ":Mine", ":", "house_of_mine:Yours", "nowhere:Mine"),
+        *("house_of_mine.inner:Mine", ".house_of_mine:Mine", "nowhere.at.all:Mine", "nowhere.py:Mine"),
         "not a module:Mine",
     ],
 )

@@ -10,11 +10,8 @@ import pytest
 from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
-from stateroom import Environment, State, tool
-
-
-class Counter(State):
-    value: int = 0
+from stateroom import Environment, tool
+from tests.environments import Tally, Unjudged
 
 
 class Colour(Enum):
@@ -97,16 +94,13 @@ def assert_strict(node: Any) -> None:
 
 
 def test_a_whole_definition() -> None:
-    class Shop(Environment[Counter]):
+    class Shop(Unjudged[Tally]):
         """A shop."""
 
         @tool
-        def buy(self, state: Counter, rng, clock, new_id, session, item: str, count: int = 1) -> dict[str, Any]:
+        def buy(self, state: Tally, rng, clock, new_id, session, item: str, count: int = 1) -> dict[str, Any]:
             """Buy an item."""
             return {}
-
-        def verify(self) -> float:
-            return 0.0
 
     assert Shop().tool_definitions() == [
         {
@@ -264,12 +258,3 @@ def test_a_docstring_serves_all_instances_and_subclasses() -> None:
 
     assert definition(first)["parameters"]["properties"]["count"]["description"] == "of the first"
     assert definition(second)["parameters"]["properties"]["count"]["description"] == "of the second"
-
-
-@pytest.mark.parametrize("name", ["title", "default", "description", "type", "properties", "required", "enum"])
-def test_parameters_named_like_parts_of_a_schema(name: str) -> None:
-    namespace: dict[str, Any] = {}
-    exec(f"def buy(self, {name}: str, other: int = 1):\n    'Buy.'", namespace)
-    parameters = definition(namespace["buy"])["parameters"]
-    assert parameters["properties"][name] == {"type": "string"}
-    assert parameters["required"] == [name, "other"]

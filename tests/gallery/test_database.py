@@ -64,9 +64,6 @@ async def judged(store: Store, gold: dict[str, Any], *calls: dict[str, Any], ord
     return await session.verify()
 
 
-# The database is the session's.
-
-
 @pytest.mark.every_store
 async def test_forks_rewinds_and_other_processes_have_the_database_of_their_revision(store: Store) -> None:
     session = await seeded(store)
@@ -84,18 +81,6 @@ async def test_forks_rewinds_and_other_processes_have_the_database_of_their_revi
     await session.rewind(to=1)
     assert await value(session, STOCK) == before
     assert session.state.pages == pages
-
-
-async def test_the_state_opens_as_a_connection_and_as_a_file(store: Store, tmp_path: Path) -> None:
-    session = await seeded(store)
-    await run(session, "INSERT INTO customers VALUES (200, 'Ada', 'Lima', '2025-01-01')")
-    with session.state.connection() as connection:
-        assert connection.execute("SELECT name FROM customers WHERE id = 200").fetchone() == ("Ada",)
-    session.state.write_file(tmp_path / "shop.db")
-    file = sqlite3.connect(tmp_path / "shop.db")
-    assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    assert file.execute("SELECT name FROM customers WHERE id = 200").fetchone() == ("Ada",)
-    file.close()
 
 
 STATEMENTS = st.sampled_from(
@@ -170,8 +155,6 @@ async def test_a_change_of_one_row_stores_two_pages(
     assert len(encode_patch(entry.patch)) < most < sum(map(len, session.state.pages)) / 20
 
 
-# What fails changes nothing.
-
 BOMB = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
 
 SORT = """
@@ -218,9 +201,6 @@ async def test_a_transaction_may_be_written_out(store: Store) -> None:
     assert session.state.pages == pages
     assert (await run(session, "BEGIN; UPDATE products SET stock = 7 WHERE id = 1; COMMIT")).ok
     assert await value(session, STOCK) == 7
-
-
-# No way out.
 
 
 @pytest.mark.parametrize("tool", ["query", "execute", "submit_query"])
@@ -320,9 +300,6 @@ async def test_time_is_the_sessions(store: Store) -> None:
     ):
         assert await value(session, sql) == "1970-01-02"
     assert await value(session, "SELECT strftime('%Y', '2024-05-06')") == "2024"
-
-
-# The verdict.
 
 
 @pytest.mark.parametrize(

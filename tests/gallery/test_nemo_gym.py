@@ -5,20 +5,17 @@
 
 import json
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from stateroom import Sessions
 from stateroom.environment import find_environment
-from stateroom.store import open_store
 from tests.more import GYM
 
 DATA = Path(__file__).with_name("nemo_gym")
 NAMES = ("weather", "extraction", "counter")
-ENVIRONMENTS = {name: find_environment(name)() for name in NAMES}
 
 Row = dict[str, Any]
 
@@ -85,37 +82,25 @@ def response_with(calls: list[tuple[str, str]]) -> Row:
     return {"output": made}
 
 
-@pytest.fixture(params=["in process", "on a server"])
-async def play(request: pytest.FixtureRequest, serve: Any) -> AsyncIterator[Play]:
-    """Makes the calls of an episode, and verifies it."""
-    if request.param == "on a server":
-        served = await serve(*ENVIRONMENTS.values())
+@pytest.fixture
+async def play(serve: Any) -> Play:
+    """Makes the calls of an episode on a server, and verifies it there."""
+    served = await serve(*(find_environment(name)() for name in NAMES))
 
-        async def over_http(episode: Episode) -> Played:
-            served.client.cookie_jar.clear()
-            at = f"/{episode.environment}"
-            assert (await served.post(f"{at}/seed_session", episode.row))[0] == 200
-            outputs = []
-            for call in calls_in(episode.response):
-                status, reply = await served.post(f"{at}/{call['name']}", json.loads(call["arguments"]))
-                assert status in (200, 422)
-                outputs.append(reply if status == 200 else None)
-            status, verdict = await served.post(f"{at}/verify", {**episode.row, "response": episode.response})
-            assert status == 200
-            return Played(outputs, verdict)
+    async def play(episode: Episode) -> Played:
+        served.client.cookie_jar.clear()
+        at = f"/{episode.environment}"
+        assert (await served.post(f"{at}/seed_session", episode.row))[0] == 200
+        outputs = []
+        for call in calls_in(episode.response):
+            status, reply = await served.post(f"{at}/{call['name']}", json.loads(call["arguments"]))
+            assert status in (200, 422)
+            outputs.append(reply if status == 200 else None)
+        status, verdict = await served.post(f"{at}/verify", {**episode.row, "response": episode.response})
+        assert status == 200
+        return Played(outputs, verdict)
 
-        yield over_http
-        return
-    async with open_store("memory://") as store:
-
-        async def in_process(episode: Episode) -> Played:
-            session = await Sessions[Any](ENVIRONMENTS[episode.environment], store).seed(episode.row)
-            calls = [(call["name"], json.loads(call["arguments"])) for call in calls_in(episode.response)]
-            outputs = [(await session.call(name, arguments)).output for name, arguments in calls]
-            verdict = await session.verify(episode.response)
-            return Played(outputs, {"reward": verdict.reward, **verdict.metrics, **verdict.details})
-
-        yield in_process
+    return play
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stateroom import Sessions, Verdict, open_store
+from stateroom import Sessions, Verdict
 from stateroom.agent import Agent, run
 from stateroom.gallery import Office, OfficeEnvironment
 from stateroom.gallery.office.tasks import KINDS, example_tasks
@@ -22,9 +22,7 @@ from tests.messages import says
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 WORLD = OfficeEnvironment().world()
-HOUSE = "Larkspur Works"
 NOISY: Any = OfficeEnvironment.policies["noisy"]
-FAULTS = sorted({policy.fault for seed in range(500) if (policy := NOISY(seed)).errs})
 TASKS = [
     json.loads(line) for line in files("stateroom.gallery.office").joinpath("tasks.jsonl").read_text().splitlines()
 ]
@@ -74,16 +72,13 @@ def writes(row: Row) -> list[Row]:
     return [action for action in row["gold"] if action.get("name") not in READS]
 
 
-# The world.
-
-
 async def test_the_world_is_of_real_size_and_every_reference_leads_somewhere() -> None:
     kinds = ("contacts", "mails", "events", "projects", "tickets", "expenses", "files")
     tables = [getattr(WORLD, kind) for kind in kinds]
     assert sum(map(len, tables)) >= 10_000
     assert all(key == record.id for table in tables for key, record in table.items())
     people, addresses = WORLD.contacts, {contact.email for contact in WORLD.contacts.values()}
-    staff = {contact.id for contact in people.values() if contact.company == HOUSE}
+    staff = {contact.id for contact in people.values() if contact.company == "Larkspur Works"}
     assert len(addresses) == len(people)
     assert all((contact.deputy in staff - {contact.id}) == (contact.id in staff) for contact in people.values())
     assert all({mail.sender, *mail.to} <= addresses for mail in WORLD.mails.values())
@@ -94,9 +89,6 @@ async def test_the_world_is_of_real_size_and_every_reference_leads_somewhere() -
     assert all({file.owner, *file.shared_with} <= staff for file in WORLD.files.values())
     names = Counter(contact.name for contact in people.values())
     assert sum(count > 1 for count in names.values()) >= 20
-
-
-# The tasks.
 
 
 async def test_the_tasks_file_is_what_the_generator_makes() -> None:
@@ -142,20 +134,10 @@ async def test_what_a_prompt_asks_can_be_read_from_each_wording(kind: Any) -> No
         assert kind.read("Good morning.") is None
 
 
-# The verdict.
-
-
 async def test_idling_gets_nothing_and_breaks_nothing(sessions: Sessions[Office]) -> None:
-    for row in TASKS:
+    for row in some(1):
         verdict = await play(sessions, row, OfficeEnvironment.policies["idle"]())
         assert (verdict.reward, verdict.components) == (0.0, {"goal": 0.0, "untouched": 1.0, "rules": 1.0}), row["kind"]
-
-
-async def test_destruction_beside_the_goal_is_seen(sessions: Sessions[Office]) -> None:
-    for row in some(2):
-        verdict = await play(sessions, row, OfficeEnvironment.policies["destructive"]())
-        assert (verdict.reward, verdict.components) == (0.0, {"goal": 1.0, "untouched": 0.0, "rules": 1.0}), row["kind"]
-        assert re.fullmatch(r".*events\['?EV-\d+'?\]\.cancelled.*", verdict.reason), verdict.reason
 
 
 FREE = ("file_mail", "close_ticket", "share_with_team", "cover_leave", "clear_day", "kickoff", "merge_duplicates")
@@ -169,17 +151,6 @@ async def test_the_order_of_independent_actions_is_free(sessions: Sessions[Offic
         for order in (actions[::-1], Random(1).sample(actions, len(actions))):
             verdict = await judged(sessions, row, order)
             assert verdict.reward == 1.0, verdict.reason
-
-
-async def test_settling_in_another_order_is_as_good(sessions: Sessions[Office]) -> None:
-    row = one("settle_trip", manager="yes")
-    steps: dict[str, list[Row]] = defaultdict(list)
-    for action in writes(row):
-        named = action["message"] if "message" in action else action["arguments"]["expense_id"]
-        steps[named[:7]].append(action)
-    backwards = [action for expense in reversed(steps.values()) for action in expense]
-    assert backwards != writes(row)
-    assert (await judged(sessions, row, backwards)).reward == 1.0
 
 
 async def test_leaving_any_action_out_misses_the_goal(sessions: Sessions[Office]) -> None:
@@ -208,38 +179,12 @@ async def test_drafts_and_the_wording_of_mails_do_not_count_but_their_facts_do(s
     assert verdict.components == {"goal": 0.0, "untouched": 0.0, "rules": 1.0}
 
 
-async def test_the_reason_says_what_differs(sessions: Sessions[Office]) -> None:
-    row = one("set_priority")
-    [action] = writes(row)
-    ticket_id, wanted = action["arguments"]["ticket_id"], action["arguments"]["priority"]
-    before = WORLD.tickets[ticket_id].priority
-    wrong = next(each for each in ("low", "normal", "high", "urgent") if each not in (wanted, before))
-    verdict = await judged(sessions, row, [{**action, "arguments": {"ticket_id": ticket_id, "priority": wrong}}])
-    assert all(part in verdict.reason for part in (ticket_id, "priority", wanted, wrong)), verdict.reason
-    assert (await judged(sessions, row, [action])).reason == "all as expected"
-
-
-async def test_a_session_from_another_process_is_judged_alike(tmp_path: Any) -> None:
-    row = one("file_large", manager="yes")
-    async with open_store(f"sqlite:///{tmp_path / 'office.db'}") as store:
-        session = await Sessions[Office](OfficeEnvironment(), store).seed(row)
-        await act(session, writes(row))
-    async with open_store(f"sqlite:///{tmp_path / 'office.db'}") as store:
-        verdict = await (await Sessions[Office](OfficeEnvironment(), store).open(session.id)).verify()
-    assert (verdict.reward, verdict.reason) == (1.0, "all as expected")
-
-
-# The manager.
-
-ASKED = "EX-1201 needs your approval. Do you approve?"
-
-
 @pytest.mark.parametrize(("manager", "granted"), [("yes", True), ("no", False)])
 async def test_the_manager_decides_what_is_named_and_notes_it(
     sessions: Sessions[Office], manager: str, granted: bool
 ) -> None:
     session = await sessions.seed(one("settle_large", manager=manager))
-    says(str(await session.reply(ASKED, call_id="a")))
+    says(str(await session.reply("EX-1201 needs your approval. Do you approve?", call_id="a")))
     assert {name: each.granted for name, each in session.state.approvals.items()} == {"EX-1201": granted}
     assert await session.reply("EX-1201 is settled.", call_id="b") is None
 
@@ -269,14 +214,6 @@ async def test_the_parts_of_a_split_expense_are_decided_together(
     assert verdict.components == {"goal": 1.0, "untouched": 1.0, "rules": 1.0}
 
 
-async def test_what_is_paid_without_an_approval_breaks_the_rules(sessions: Sessions[Office]) -> None:
-    row = one("settle_large", manager="yes")
-    _, approve, pay = writes(row)
-    verdict = await judged(sessions, row, [approve, pay])
-    assert verdict.components["rules"] == 0.0
-    says(verdict.reason)
-
-
 async def test_an_approval_afterwards_is_too_late(sessions: Sessions[Office]) -> None:
     row = one("share_outside", manager="yes")
     asked, share, mail = writes(row)
@@ -286,10 +223,7 @@ async def test_an_approval_afterwards_is_too_late(sessions: Sessions[Office]) ->
     assert verdict.reason.startswith(f"rule broken: {share['arguments']['file_id']}: ")
 
 
-# Those who err.
-
-
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", sorted({made.fault for seed in range(500) if (made := NOISY(seed)).errs}))
 async def test_each_fault_is_seen(sessions: Sessions[Office], fault: str) -> None:
     seeds = iter(range(10_000))
     for row in some(1):

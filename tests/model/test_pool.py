@@ -1,8 +1,6 @@
 """Pools: where an episode's requests go, where they go when a server fails, and when they are sent again."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -23,7 +21,7 @@ from tests.model.endpoints import (
     says,
 )
 from tests.patience import PATIENCE
-from tests.servers.vllm import VLLM, Recorded, serving
+from tests.servers.vllm import VLLM, serving
 
 GONE = Trouble("cannot be reached", passing=True, health="gone")
 BUSY = Trouble("is busy", passing=True)
@@ -32,31 +30,21 @@ DONE: dict[str, Any] = {}
 Reply = dict[str, Any] | Trouble
 
 
-@pytest.fixture
-async def pair() -> AsyncIterator[list[tuple[VLLM, str]]]:
-    """Two servers, and their URLs."""
-    async with AsyncExitStack() as stack:
-        servers = [VLLM(), VLLM()]
-        yield [(server, await stack.enter_async_context(serving(server))) for server in servers]
-
-
-def urls(pair: list[tuple[VLLM, str]]) -> str:
-    return ",".join(url for _, url in pair)
-
-
 async def ask(model: Model, seed: int, step: int = 0) -> None:
     await answer_of(model, Request(input_items("Hello."), seed=seed, step=step))
 
 
-def seeds_of(recorded: list[Recorded]) -> set[int | None]:
-    return {each.seed for each in recorded}
-
-
-async def test_an_episode_stays_with_one_server_and_episodes_are_spread(pair: list[tuple[VLLM, str]]) -> None:
-    async with asking("chat", urls(pair)) as model, asking("chat", urls(pair[::-1])) as again:
+async def test_an_episode_stays_with_one_server_and_episodes_are_spread() -> None:
+    servers = VLLM(), VLLM()
+    async with (
+        serving(servers[0]) as first,
+        serving(servers[1]) as second,
+        asking("chat", f"{first},{second}") as model,
+        asking("chat", f"{second},{first}") as again,
+    ):
         for step in range(3):
             await asyncio.gather(*(ask(each, seed, step) for seed in range(20) for each in (model, again)))
-    one, two = (seeds_of(server.recorded) for server, _ in pair)
+    one, two = ({each.seed for each in server.recorded} for server in servers)
     assert one.isdisjoint(two)
     assert one | two == set(range(20))
     assert min(len(one), len(two)) >= 3
@@ -179,9 +167,6 @@ def test_episodes_have_different_keys_where_the_request_has_no_seed() -> None:
     assert one.key != two.key
 
 
-# Asking again: how often, after which pauses, and until when.
-
-
 async def asked(found: list[Reply], limits: ModelLimits, timing: Timing) -> list[float]:
     """How many seconds each attempt was given."""
     endpoint = FakeEndpoint("m", found)
@@ -247,9 +232,6 @@ async def test_the_usual_pauses_are_random() -> None:
         )
     assert len(set(clock.pauses)) == 19
     assert 0 <= min(clock.pauses) < max(clock.pauses) <= 1
-
-
-# By their spec.
 
 
 async def test_each_host_gets_its_own_key(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

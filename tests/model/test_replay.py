@@ -20,6 +20,7 @@ from stateroom.model import (
 )
 from stateroom.rollout import plan_run, run
 from tests.messages import raises
+from tests.rows import rows
 
 REASONING: Item = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
 
@@ -58,24 +59,11 @@ async def played(model: Replayed, task: Any, seed: int = 0) -> list[Item]:
     return items
 
 
-async def test_an_episode_is_played_again_step_by_step() -> None:
-    rows = [row("one", "a", number=0), row("two", "b", number=1)]
-    model = Replayed(rows)
-    assert await played(model, "one") == rows[0]["response"]["output"]
-    assert await played(model, "two") == rows[1]["response"]["output"]
-
-
 async def test_a_text_and_its_item_are_the_same_task() -> None:
     model = Replayed([row("one", "a")])
     assert (await played(model, [{"role": "user", "content": [{"type": "input_text", "text": "one"}]}]))[-1] == message(
         "a"
     )
-
-
-async def test_of_several_repeats_the_seed_has_its_own() -> None:
-    model = Replayed([row("one", f"answer {seed}", seed=seed, rollout=seed) for seed in range(20)])
-    for seed in (7, 0, 19):
-        assert (await played(model, "one", seed))[-1] == message(f"answer {seed}")
 
 
 async def test_a_seed_that_has_none_always_has_the_same() -> None:
@@ -142,14 +130,6 @@ async def test_repeats_without_proper_numbers_are_played_too() -> None:
     assert (await played(Replayed(numbered), "one"))[-1] in (message("a"), message("b"))
 
 
-async def test_episodes_are_read_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "rollouts.jsonl"
-    path.write_text("\n".join([json.dumps(row("one", "a")), "", json.dumps(row("two", "b"))]))
-    model = Replayed.of_file(path)
-    assert model.name == f"replay:{path}"
-    assert (await played(model, "two"))[-1] == message("b")
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -173,16 +153,10 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         Replayed.of_file(tmp_path / "nowhere.jsonl")
 
 
-# Whole runs.
-
-
-def episodes(environment: str, model: str, output: Path) -> dict[tuple[int, int], Any]:
+def episodes(environment: str, model: str, output: Path) -> list[tuple[float, Any]]:
     """The rewards and the items of a run's episodes."""
     asyncio.run(run(plan_run(environment, model=model, repeats=3, store="memory://", output=output)))
-    rows = [json.loads(line) for line in output.read_text().splitlines()]
-    return {
-        (row["_ng_task_index"], row["_ng_rollout_index"]): (row["reward"], row["response"]["output"]) for row in rows
-    }
+    return [(row["reward"], row["response"]["output"]) for row in rows(output)]
 
 
 @pytest.mark.parametrize("environment", ["counter", "extraction", "weather"])
@@ -190,4 +164,4 @@ def test_a_run_is_played_again(environment: str, tmp_path: Path) -> None:
     first = tmp_path / "first.jsonl"
     played = episodes(environment, "noisy", first)
     assert episodes(environment, f"replay:{first}", tmp_path / "again.jsonl") == played
-    assert {reward for reward, _ in played.values()} == {0.0, 1.0}
+    assert {reward for reward, _ in played} == {0.0, 1.0}
