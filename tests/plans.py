@@ -8,7 +8,7 @@ from typing import Any
 
 from stateroom.environment import Environment
 from stateroom.model import ModelSource
-from stateroom.rollout import Branching, BranchOptions, Rule, Run, RunFiles, RunOptions, TreeFiles
+from stateroom.rollout import BranchOptions, BranchPlan, Rule, RunFiles, RunOptions, RunPlan, TreeFiles
 
 
 def make_run(
@@ -19,11 +19,11 @@ def make_run(
     *,
     lease: float = 30.0,
     **options: Any,
-) -> Run:
-    return Run(environment, model, RunOptions(output=files.rollouts, **options), tasks, files, lease)
+) -> RunPlan:
+    return RunPlan(environment, model, RunOptions(output=files.rollouts, **options), tasks, files, lease)
 
 
-def noisy_run(environment: type[Environment[Any, Any]], tasks: int, folder: Path, store: str) -> Run:
+def noisy_run(environment: type[Environment[Any, Any]], tasks: int, folder: Path, store: str) -> RunPlan:
     """A run of the noisy policy on some tasks that the environment makes."""
     return make_run(
         environment=environment(),
@@ -41,5 +41,7 @@ def make_branching(
     files: TreeFiles,
     rule: Rule,
     **options: Any,
-) -> Branching:
-    return Branching(environment, model, BranchOptions(rule=rule, output=files.rollouts, **options), tasks, files, rule)
+) -> BranchPlan:
+    return BranchPlan(
+        environment, model, BranchOptions(rule=rule, output=files.rollouts, **options), tasks, files, rule
+    )

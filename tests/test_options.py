@@ -17,7 +17,7 @@ from stateroom.errors import InvalidArguments, InvalidOption
 from stateroom.gallery import CounterEnvironment
 from stateroom.model import open_model
 from stateroom.options import Option, options, takes
-from stateroom.rollout import Run, RunDescription, RunFiles, RunOptions, run
+from stateroom.rollout import RunDescription, RunFiles, RunOptions, RunPlan, run
 from stateroom.server import ServeOptions
 
 
@@ -66,12 +66,12 @@ async def test_a_field_that_is_added_to_the_options_of_a_run_is_everywhere(tmp_p
     files = RunFiles(tmp_path / "out.jsonl")
     model, environment = open_model("reference", CounterEnvironment.policies), CounterEnvironment()
     tasks = [{"initial_count": 1, "expected_count": 1}]
-    await run(Run(environment, model, MoodOptions(mood="keen", output=files.rollouts), tasks, files))
+    await run(RunPlan(environment, model, MoodOptions(mood="keen", output=files.rollouts), tasks, files))
     description = RunDescription.read(files)
     assert description is not None
     assert description.options["mood"] == "keen"
     with pytest.raises(InvalidOption) as refused:
-        await run(Run(environment, model, MoodOptions(output=files.rollouts, resume=True), tasks, files))
+        await run(RunPlan(environment, model, MoodOptions(output=files.rollouts, resume=True), tasks, files))
     assert refused.value.option == "mood"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from stateroom.environment import Environment, SyncSessions, make_environment
 from stateroom.errors import needs
 from stateroom.options import takes
-from stateroom.rollout import Run, RunOptions, RunResult, missing_prompts
+from stateroom.rollout import RunOptions, RunPlan, RunResult, missing_prompts
 from stateroom.server import ServeOptions
 from stateroom.session import BackgroundLoop
 
@@ -20,7 +20,7 @@ def run(options: RunOptions) -> RunResult:
 
     After Ctrl-C, the same call with `output` and `resume=True` continues.
     """
-    plan = Run.of(options)
+    plan = RunPlan.of(options)
     # On a loop of its own, since a notebook's thread has a running loop, which cannot be entered twice.
     with BackgroundLoop() as loop:
         try:
@@ -33,10 +33,10 @@ def run(options: RunOptions) -> RunResult:
 @takes(RunOptions)
 async def arun(options: RunOptions) -> RunResult:
     """The same as `run`, for code that is async itself: `await stateroom.arun("counter")`."""
-    return await _run(Run.of(options))
+    return await _run(RunPlan.of(options))
 
 
-async def _run(plan: Run) -> RunResult:
+async def _run(plan: RunPlan) -> RunResult:
     from stateroom.rollout import ProgressBar, run_with_progress  # noqa: PLC0415 - imports rich
 
     if problem := missing_prompts(plan.environment, plan.tasks):

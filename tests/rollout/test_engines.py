@@ -13,7 +13,7 @@ from stateroom import Environment, State
 from stateroom.errors import EngineFailed, InvalidOption, StoreUnavailable
 from stateroom.model import message
 from stateroom.pauses import Pauses
-from stateroom.rollout import Report, Run, plan_run, run
+from stateroom.rollout import Report, RunPlan, plan_run, run
 from tests.messages import raises
 from tests.rows import comparable, rows
 from tests.servers.vllm import VLLM, Limits, by_policy, serving
@@ -21,7 +21,7 @@ from tests.servers.vllm import VLLM, Limits, by_policy, serving
 FLAKY = Path(__file__).with_name("flaky.py")
 
 
-async def run_on(engine: str, folder: Path, environment: Any, **options: Any) -> tuple[Run, Report]:
+async def run_on(engine: str, folder: Path, environment: Any, **options: Any) -> tuple[RunPlan, Report]:
     output = folder / f"{engine.partition(':')[0]}.jsonl"
     plan = plan_run(environment, engine=engine, output=output, **options)
     return plan, await run(plan)

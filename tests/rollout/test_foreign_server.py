@@ -18,7 +18,7 @@ from stateroom.errors import BadTask, NotFound, ServerUnavailable
 from stateroom.gallery import CounterEnvironment
 from stateroom.model import Answer, Item, Model, ModelSource, Request, Scripted, function_call, message, outputs_of
 from stateroom.pauses import Pauses
-from stateroom.rollout import RemoteEnvironment, Report, Run, RunFiles, client, run
+from stateroom.rollout import RemoteEnvironment, Report, RunFiles, RunPlan, client, run
 from stateroom.rollout.remote import remote_backend
 from tests.messages import raises, says
 from tests.patience import PATIENCE
@@ -136,7 +136,7 @@ async def stranger(start: Start, monkeypatch: pytest.MonkeyPatch) -> Stranger:
     return made
 
 
-def plan(folder: Path, server: str, policy: Any = REFERENCE, **more: Any) -> Run:
+def plan(folder: Path, server: str, policy: Any = REFERENCE, **more: Any) -> RunPlan:
     tools = [{"type": "function", "name": name} for name in ("increment_counter", "get_counter_value", "verify")]
     asked = [{"input": f"add {n} then add 2", "tools": tools} for n in range(1, 9)]
     counts = [{"initial_count": 3, "expected_count": 5 + n} for n in range(1, 9)]
@@ -145,14 +145,14 @@ def plan(folder: Path, server: str, policy: Any = REFERENCE, **more: Any) -> Run
     return make_run(RemoteEnvironment(), files=RunFiles(folder / "out.jsonl"), server=server, **settings)
 
 
-async def play(folder: Path, stranger: Stranger, *calls: Item) -> tuple[Report, Run]:
+async def play(folder: Path, stranger: Stranger, *calls: Item) -> tuple[Report, RunPlan]:
     """One episode with these calls."""
     script = Scripted([*([call] for call in calls), "done"])
     given = plan(folder, stranger.url, lambda seed: script, limit=1)
     return await run(given), given
 
 
-def outputs(given: Run) -> list[str]:
+def outputs(given: RunPlan) -> list[str]:
     (row,) = rows(given.files.rollouts)
     return [item["output"] for item in row["response"]["output"] if item["type"] == "function_call_output"]
 

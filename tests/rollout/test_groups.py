@@ -10,7 +10,7 @@ import pytest
 
 from stateroom import Environment, Sessions, State, tool
 from stateroom.model import Item, ModelSource, Policy, function_call, message, outputs_of
-from stateroom.rollout import Report, Run, RunFiles, run
+from stateroom.rollout import Report, RunFiles, RunPlan, run
 from stateroom.session import Clock
 from stateroom.store import open_store
 from tests.plans import make_run
@@ -66,13 +66,13 @@ class Draws(Policy):
         return [function_call("draw", "c")]
 
 
-def plan(tmp_path: Path, name: str = "out", **changes: Any) -> Run:
+def plan(tmp_path: Path, name: str = "out", **changes: Any) -> RunPlan:
     settings: dict[str, Any] = {"environment": DealtEnvironment(), "tasks": [{"name": "a"}, {"name": "b"}]}
     settings |= {"files": RunFiles(tmp_path / f"{name}.jsonl"), "store": f"sqlite:///{tmp_path / name}.db"}
     return make_run(model=ModelSource("draws", Draws), group=4, **(settings | changes))
 
 
-async def grouped(given: Run) -> tuple[Report, list[dict[str, Any]]]:
+async def grouped(given: RunPlan) -> tuple[Report, list[dict[str, Any]]]:
     return await run(given), rows(given.files.rollouts)
 
 

@@ -12,7 +12,7 @@ from stateroom import Environment, Episode, State, Verdict, open_store
 from stateroom.errors import CannotWrite
 from stateroom.gallery import CounterEnvironment
 from stateroom.model import Item, ModelSource, Policy, Scripted, function_call, message
-from stateroom.rollout import Report, Run, RunFiles, aggregate, run
+from stateroom.rollout import Report, RunFiles, RunPlan, aggregate, run
 from tests.messages import raises
 from tests.plans import make_run
 from tests.rows import comparable, rows, write_rows
@@ -28,7 +28,7 @@ def counter_task(start: int, addition: int, **more: Any) -> dict[str, Any]:
 TASKS = [counter_task(n, n + 1) for n in range(3)]
 
 
-def plan(tmp_path: Path, model: ModelSource = REFERENCE, name: str = "out", **changes: Any) -> Run:
+def plan(tmp_path: Path, model: ModelSource = REFERENCE, name: str = "out", **changes: Any) -> RunPlan:
     settings: dict[str, Any] = {"environment": CounterEnvironment(), "tasks": TASKS, "store": "memory://"}
     return make_run(model=model, files=RunFiles(tmp_path / f"{name}.jsonl"), **(settings | changes))
 

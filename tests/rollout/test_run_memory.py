@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from stateroom import Environment, Episode, Verdict
 from stateroom.errors import BadTask
 from stateroom.model import Answer, Model, ModelSource, Request, message
-from stateroom.rollout import ResumePlan, Run, RunFiles, RunIndex, index, run
+from stateroom.rollout import ResumePlan, RunFiles, RunIndex, RunPlan, index, run
 from tests.messages import raises
 from tests.plans import make_run
 from tests.rows import rows, write_rows
@@ -41,7 +41,7 @@ class Guesser(Model):
         return Answer([message("a guess")])
 
 
-def plan(folder: Path, repeats: int, tasks: int = 4, **more: Any) -> Run:
+def plan(folder: Path, repeats: int, tasks: int = 4, **more: Any) -> RunPlan:
     return make_run(
         environment=Guess(),
         model=ModelSource("guesser", lambda seed: Guesser()),
@@ -52,7 +52,7 @@ def plan(folder: Path, repeats: int, tasks: int = 4, **more: Any) -> Run:
     )
 
 
-def peak_of(planned: Run) -> int:
+def peak_of(planned: RunPlan) -> int:
     """The most bytes that a run has in memory at once."""
     gc.collect()
     tracemalloc.start()

@@ -15,7 +15,18 @@ import pytest
 from stateroom import Environment, Sessions, State, tool
 from stateroom.errors import BadData, CannotWrite, NotFound
 from stateroom.model import Item, ModelSource, Policy, Scripted, function_call, message, outputs_of, with_ids
-from stateroom.rollout import Beam, BestOf, Branching, MonteCarlo, Node, Tree, TreeFiles, TreeReport, branch, read_trees
+from stateroom.rollout import (
+    Beam,
+    BestOf,
+    BranchPlan,
+    MonteCarlo,
+    Node,
+    Tree,
+    TreeFiles,
+    TreeReport,
+    branch,
+    read_trees,
+)
 from stateroom.store import open_store
 from tests.messages import raises
 from tests.plans import make_branching
@@ -69,7 +80,7 @@ class Rule:
         self.grow = grow
 
 
-def plan(tmp_path: Path, rule: Any, name: str = "out", model: Any = Wanders, **changes: Any) -> Branching:
+def plan(tmp_path: Path, rule: Any, name: str = "out", model: Any = Wanders, **changes: Any) -> BranchPlan:
     settings: dict[str, Any] = {"environment": TrailEnvironment(), "tasks": [{"name": "a"}, {"name": "b"}]}
     settings |= {"files": TreeFiles(tmp_path / f"{name}.jsonl"), "rule": rule if hasattr(rule, "grow") else Rule(rule)}
     return make_branching(model=ModelSource("wanders", model), **(settings | changes))
@@ -78,7 +89,7 @@ def plan(tmp_path: Path, rule: Any, name: str = "out", model: Any = Wanders, **c
 Grew = tuple[TreeReport, list[dict[str, Any]], dict[int, list[dict[str, Any]]]]
 
 
-async def grow(given: Branching) -> Grew:
+async def grow(given: BranchPlan) -> Grew:
     report = await branch(given)
     return report, rows(given.files.rollouts), read_trees(given.files.tree)
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from stateroom import Environment
 from stateroom.model import ModelSource, Policy
-from stateroom.rollout import Report, Run, RunFiles, run
+from stateroom.rollout import Report, RunFiles, RunPlan, run
 from tests.plans import make_run
 from tests.rows import OWN, rows, without
 
 
-def plan(folder: Path, name: str, environment: Environment[Any, Any], policy: type[Policy], **more: Any) -> Run:
+def plan(folder: Path, name: str, environment: Environment[Any, Any], policy: type[Policy], **more: Any) -> RunPlan:
     files, model = RunFiles(folder / f"{name}.jsonl"), ModelSource("some_policy", policy)
     settings: dict[str, Any] = {"environment": environment, "model": model, "files": files, "repeats": 3}
     return make_run(**(settings | more))
@@ -38,7 +38,7 @@ async def run_to_failure(
 
 async def run_in_both(
     folder: Path, server: str, environment: Environment[Any, Any], policy: type[Policy], **more: Any
-) -> tuple[Report, Run]:
+) -> tuple[Report, RunPlan]:
     """Run the same here and on the server; all files must be the same. Gives the report and the plan of the latter."""
     here = plan(folder, "here", environment, policy, **more)
     there = plan(folder, "there", environment, policy, server=server, **more)

@@ -10,7 +10,7 @@ from stateroom import Environment, Episode, SessionInfo, State, tool
 from stateroom.errors import ModelUnavailable
 from stateroom.jsonl import Appender
 from stateroom.model import Answer, Item, Model, ModelSource, Request, function_call, message, outputs_of
-from stateroom.rollout import Report, Run, RunFiles, run
+from stateroom.rollout import Report, RunFiles, RunPlan, run
 from stateroom.store import open_store
 from tests.plans import make_run
 from tests.rows import comparable, rows
@@ -101,7 +101,7 @@ class Site:
         self.whole = RunFiles(folder / "here.jsonl")
         self.store = store
 
-    def plan(self, files: RunFiles, **more: Any) -> Run:
+    def plan(self, files: RunFiles, **more: Any) -> RunPlan:
         model = ModelSource("mason", lambda seed: self.model)
         tasks = [{"number": number} for number in range(EPISODES)]
         return make_run(environment=self.environment, model=model, tasks=tasks, files=files, **more)

@@ -14,7 +14,7 @@ from stateroom.errors import ModelFailed, ModelUnavailable
 from stateroom.gallery import CounterEnvironment, RefundEnvironment
 from stateroom.model import Item, Policy, Scripted, function_call, message, outputs_of
 from stateroom.pauses import Pauses
-from stateroom.rollout import Run, generate_tasks, run
+from stateroom.rollout import RunPlan, generate_tasks, run
 from stateroom.session import STANDARD, Lifecycle
 from tests.messages import says
 from tests.rows import rows
@@ -189,7 +189,7 @@ async def test_refunds_are_the_same_here_and_there(serve: Any, tmp_path: Path, p
     assert (report.metrics["agent_metrics"]["mean/reward"] == 1.0) == (policy == "reference")
 
 
-def answers_of(made: Run) -> list[str]:
+def answers_of(made: RunPlan) -> list[str]:
     """What the user has said in all episodes."""
     items = [item for row in rows(made.files.rollouts) for item in row["response"]["output"]]
     return [item["content"] for item in items if item.get("role") == "user"]

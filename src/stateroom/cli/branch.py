@@ -32,8 +32,8 @@ from stateroom.errors import NotFound
 from stateroom.model import text_of
 from stateroom.rollout import (
     NODE,
-    Branching,
     BranchOptions,
+    BranchPlan,
     Row,
     TreeReport,
     branch as grow_trees,
@@ -57,7 +57,7 @@ def branch(options: BranchOptions) -> Output:
 
     On a server: stateroom branch counter --rule monte-carlo --server http://127.0.0.1:8000
     """
-    plan = Branching.of(options)
+    plan = BranchPlan.of(options)
     warn_of_missing_prompts(plan.environment, plan.tasks)
     report = _grow(plan)
     return Output(
@@ -67,7 +67,7 @@ def branch(options: BranchOptions) -> Output:
     )
 
 
-def _grow(plan: Branching) -> TreeReport:
+def _grow(plan: BranchPlan) -> TreeReport:
     """Grow the trees with a progress bar."""
     name = plan.environment.name
     branches = count(1)
@@ -83,7 +83,7 @@ def _grow(plan: Branching) -> TreeReport:
         return asyncio.run(grow_trees(plan, grown, lambda _: bar.advance()))
 
 
-def _report_data(plan: Branching, report: TreeReport) -> dict[str, Any]:
+def _report_data(plan: BranchPlan, report: TreeReport) -> dict[str, Any]:
     return {
         "tasks": report.tasks,
         "failed": report.failed,
@@ -96,7 +96,7 @@ def _report_data(plan: Branching, report: TreeReport) -> dict[str, Any]:
     }
 
 
-def _print_report(plan: Branching, report: TreeReport) -> None:
+def _print_report(plan: BranchPlan, report: TreeReport) -> None:
     """Print a report as a table: the answers, and what their trees took."""
     who = f"{plan.environment.name}, by {plan.model.name}, {plan.options.rule}"
     what = f"{counted(report.tasks, 'task', 'tasks')} of {who}"

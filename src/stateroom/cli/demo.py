@@ -15,7 +15,7 @@ import typer
 from stateroom.cli.output import console, number, print_table, say
 from stateroom.cli.run import collect, measured, show_metrics
 from stateroom.cli.sessions import SessionOptions, print_log, read_log
-from stateroom.rollout import Report, Run, new_path, plan_run
+from stateroom.rollout import Report, RunPlan, new_path, plan_run
 from stateroom.session import Sessions
 from stateroom.store import open_store
 
@@ -85,12 +85,12 @@ def _heading(text: str) -> None:
     console.print(f"\n{text}", style="bold cyan")
 
 
-def _run(name: str, where: Path) -> tuple[Run, Report]:
+def _run(name: str, where: Path) -> tuple[RunPlan, Report]:
     plan = plan_run(name, model="noisy", repeats=REPEATS, output=where / f"{name}.jsonl")
     return plan, collect(plan)
 
 
-def _show_tasks(plan: Run, report: Report) -> None:
+def _show_tasks(plan: RunPlan, report: Report) -> None:
     rows = []
     for task in range(len(plan.tasks)):
         episodes = [row for row in report.rows if row["_ng_task_index"] == task]
@@ -100,7 +100,7 @@ def _show_tasks(plan: Run, report: Report) -> None:
     print_table(("task#", "rewards", "solved#"), rows, title=f"{plan.environment.name}, task by task:")
 
 
-async def _fork(plan: Run, session_id: str, at: int) -> str:
+async def _fork(plan: RunPlan, session_id: str, at: int) -> str:
     """Fork a finished episode before its refund, and settle the order otherwise."""
     async with open_store(plan.store) as store:
         sessions = Sessions[Any](plan.environment, store)

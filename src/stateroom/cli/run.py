@@ -28,8 +28,8 @@ from stateroom.errors import BadConfig
 from stateroom.rollout import (
     ProgressBar,
     Report,
-    Run,
     RunOptions,
+    RunPlan,
     agent_metrics,
     concat_runs,
     run_with_progress,
@@ -66,16 +66,16 @@ def run(
     """
     names, changes = names_and_overrides([given.typed.get("environment", ""), *(overrides or ())], config)
     if not config:
-        return _carry_out({"": Run.of(given.options({}))})
+        return _carry_out({"": RunPlan.of(given.options({}))})
     if len(names) > 1:
         raise BadConfig(f"name one run, not {', '.join(names)}")
     name = names[0] if names else None
     configuration = Configuration.load(config, changes, name)
     options = run_options(configuration, configuration.run_named(name), given)
-    return _carry_out({name: Run.of(each) for name, each in options.items()})
+    return _carry_out({name: RunPlan.of(each) for name, each in options.items()})
 
 
-def _carry_out(plans: Mapping[str, Run]) -> Output:
+def _carry_out(plans: Mapping[str, RunPlan]) -> Output:
     """Carry out plans one after another.
 
     The exit code is 1 if every episode failed, or if a resumed run would try some of them again; 3 if some were not
@@ -95,7 +95,7 @@ def _carry_out(plans: Mapping[str, Run]) -> Output:
     return Output(lambda: _reports_data(reports), lambda: _print_reports(reports), code)
 
 
-def collect(plan: Run) -> Report:
+def collect(plan: RunPlan) -> Report:
     """Run a plan with a progress bar."""
     bar = ProgressBar(plan.environment.name)
 
@@ -107,7 +107,7 @@ def collect(plan: Run) -> Report:
         return asyncio.run(run_with_progress(plan, bar))
 
 
-def _report_data(plan: Run, report: Report) -> dict[str, Any]:
+def _report_data(plan: RunPlan, report: Report) -> dict[str, Any]:
     return {
         "episodes": report.episodes,
         "failed": report.failed,
@@ -121,14 +121,14 @@ def _report_data(plan: Run, report: Report) -> dict[str, Any]:
     }
 
 
-def _reports_data(reports: Mapping[str, tuple[Run, Report]]) -> dict[str, Any]:
+def _reports_data(reports: Mapping[str, tuple[RunPlan, Report]]) -> dict[str, Any]:
     return {
         **_overall(reports),
         "environments": {name: _report_data(plan, report) for name, (plan, report) in reports.items()},
     }
 
 
-def _overall(reports: Mapping[str, tuple[Run, Report]]) -> dict[str, Any]:
+def _overall(reports: Mapping[str, tuple[RunPlan, Report]]) -> dict[str, Any]:
     """What was measured in the episodes of several environments together."""
     done = [report for _, report in reports.values()]
     new = (row for report in done for row in report.rows[report.earlier :])
@@ -141,7 +141,7 @@ def _overall(reports: Mapping[str, tuple[Run, Report]]) -> dict[str, Any]:
     }
 
 
-def _print_reports(reports: Mapping[str, tuple[Run, Report]]) -> None:
+def _print_reports(reports: Mapping[str, tuple[RunPlan, Report]]) -> None:
     """Print the reports of several environments, and what they come to together."""
     overall = _overall(reports)
     figures = {name: measured(report) for name, (_, report) in reports.items()}
@@ -174,7 +174,7 @@ def show_metrics(figures: Mapping[str, tuple[int, int, Mapping[str, float]]]) ->
     print_table(("environment", "episodes#", "failed#", *(f"{title}#" for title in titles)), rows)
 
 
-def _notes(plan: Run, report: Report) -> list[Text]:
+def _notes(plan: RunPlan, report: Report) -> list[Text]:
     """What a person should know besides the metrics: who waits, and what failed."""
     notes = []
     if report.waiting:
@@ -190,7 +190,7 @@ def _notes(plan: Run, report: Report) -> list[Text]:
     return [*notes, *failure_lines(report)]
 
 
-def _print_report(plan: Run, report: Report) -> None:
+def _print_report(plan: RunPlan, report: Report) -> None:
     """Print a report as tables."""
     metrics = report.metrics["agent_metrics"]
     what = f"{counted(report.episodes, 'episode', 'episodes')} of {plan.environment.name}, by {plan.model.name}"

@@ -52,7 +52,7 @@ from .options import (
 from .plan import (
     EPOCH as EPOCH,
     EpisodePlan as EpisodePlan,
-    Run as Run,
+    RunPlan as RunPlan,
     agent_ref as agent_ref,
     default_store as default_store,
     plan_run as plan_run,
@@ -130,8 +130,8 @@ from .tasks import (
 from .trees import (
     Beam as Beam,
     BestOf as BestOf,
-    Branching as Branching,
     BranchOptions as BranchOptions,
+    BranchPlan as BranchPlan,
     Budget as Budget,
     GrownTree as GrownTree,
     MonteCarlo as MonteCarlo,

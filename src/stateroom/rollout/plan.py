@@ -155,7 +155,7 @@ class Plan(EpisodePlan):
 
 
 @dataclass(frozen=True)
-class Run(Plan):
+class RunPlan(Plan):
     """A run of episodes."""
 
     options: RunOptions
@@ -163,7 +163,7 @@ class Run(Plan):
     """Seconds of silence after which a worker counts as lost, and its episodes go to others, who lease them as long."""
 
     @classmethod
-    def of(cls, options: RunOptions) -> Run:
+    def of(cls, options: RunOptions) -> RunPlan:
         """The run with some options."""
         return make_plan(cls, options, RunFiles)
 
@@ -199,9 +199,9 @@ class Run(Plan):
 
 
 @takes(RunOptions)
-def plan_run(options: RunOptions) -> Run:
+def plan_run(options: RunOptions) -> RunPlan:
     """Plan a run."""
-    return Run.of(options)
+    return RunPlan.of(options)
 
 
 def make_plan(kind: type[P], options: CollectOptions, files_kind: type[RunFiles], **more: Any) -> P:

@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from stateroom.rollout.engines import Finished
-from stateroom.rollout.plan import Run
+from stateroom.rollout.plan import RunPlan
 from stateroom.rollout.runner import Report, ResumePlan, run
 
 BAR_DELAY_SECONDS = 2.0
@@ -99,7 +99,7 @@ class ProgressBar:
         return f"{self.what}: {self.done}{of}, {minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
-async def run_with_progress(plan: Run, bar: ProgressBar) -> Report:
+async def run_with_progress(plan: RunPlan, bar: ProgressBar) -> Report:
     """Run all episodes of a plan, and show their progress."""
 
     def begin(left: ResumePlan) -> None:

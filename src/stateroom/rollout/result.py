@@ -20,7 +20,7 @@ from stateroom.model import Item
 from stateroom.rollout.files import RunFiles
 from stateroom.rollout.index import RunIndex
 from stateroom.rollout.lazy import LazyMap
-from stateroom.rollout.plan import Run
+from stateroom.rollout.plan import RunPlan
 from stateroom.rollout.rows import SESSION, Row, key_of
 from stateroom.rollout.runner import Report
 from stateroom.session import LogEntries
@@ -80,7 +80,7 @@ class EpisodeResult:
 class RunResult:
     """The results of a run. A notebook shows them as a table."""
 
-    def __init__(self, plan: Run, report: Report) -> None:
+    def __init__(self, plan: RunPlan, report: Report) -> None:
         self.plan = plan
         self.report = report
 

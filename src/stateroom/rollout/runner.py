@@ -17,10 +17,9 @@ from stateroom.jsonl import Appender, repair, replace_lines
 from stateroom.rollout.description import described, ensure_same_run
 from stateroom.rollout.engines import Finished, ToolFailed, WorkerPool
 from stateroom.rollout.failures import ToolFailures
-from stateroom.rollout.files import RunFiles
 from stateroom.rollout.index import INPUTS, RunIndex
 from stateroom.rollout.metrics import aggregate_lazily
-from stateroom.rollout.plan import Run
+from stateroom.rollout.plan import RunPlan
 from stateroom.rollout.rows import PARENT, Row, RowsOf
 from stateroom.rollout.search import Search
 
@@ -66,7 +65,7 @@ class ResumePlan:
         return self.unfinished + self.over
 
 
-def prepare_resume(plan: Run) -> ResumePlan:
+def prepare_resume(plan: RunPlan) -> ResumePlan:
     """Repair the files of a run that is resumed; gives what it has left to do.
 
     Rows that were cut short are removed, and so are transient failures: their episodes run again.
@@ -131,7 +130,7 @@ class Report:
 
 
 async def run(
-    plan: Run,
+    plan: RunPlan,
     on_episode: Callable[[Finished], None] = lambda finished: None,
     on_start: Callable[[ResumePlan], None] = lambda left: None,
 ) -> Report:
@@ -172,7 +171,7 @@ async def run(
     return report
 
 
-def _ensure_same_groups(plan: Run, rows: Iterable[Row]) -> None:
+def _ensure_same_groups(plan: RunPlan, rows: Iterable[Row]) -> None:
     """Refuse to resume a run of groups without them, or the reverse; its rows are all alike."""
     if plan.keeps_sessions and any((PARENT in row) != (plan.options.group is not None) for row in islice(rows, 1)):
         how = "without" if plan.options.group is not None else "with"

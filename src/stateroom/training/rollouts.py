@@ -21,7 +21,7 @@ from stateroom.rollout import (
     Node,
     Row,
     Rule,
-    Run,
+    RunPlan,
     Tree,
     branch,
     key_of,
@@ -160,7 +160,7 @@ class Collector:
         report = await branch(plan, on_tree=grown)
         return sorted(trees), report.first_error
 
-    async def _run(self, plan: Run, episodes: int) -> tuple[list[Row], str | None]:
+    async def _run(self, plan: RunPlan, episodes: int) -> tuple[list[Row], str | None]:
         """Run a plan, with so many episodes by the model in training: it generates for all of them at a time.
 
         Gives the rows of those with a reward, by their indices, and why the first of the others failed.

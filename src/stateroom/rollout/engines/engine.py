@@ -15,7 +15,7 @@ from stateroom.errors import EngineFailed, InvalidOption, StateroomError
 from stateroom.jsonl import parse_object
 from stateroom.model import Limiter
 from stateroom.rollout.engines.permits import AboutRequest, Permitted
-from stateroom.rollout.plan import Run
+from stateroom.rollout.plan import RunPlan
 from stateroom.rollout.rows import Key, Row, is_transient
 
 BEATS_PER_LEASE = 6
@@ -103,7 +103,7 @@ class Worker(Protocol):
 class Engine(ABC):
     """Starts workers. Use it as an async context manager."""
 
-    def __init__(self, plan: Run, workers: int) -> None:
+    def __init__(self, plan: RunPlan, workers: int) -> None:
         self.plan = plan
         self.workers = workers
         """How many workers there should be."""
@@ -129,7 +129,7 @@ class Engine(ABC):
 class PickledPlan:
     """A plan as bytes."""
 
-    def __init__(self, plan: Run, dump: Callable[[Any], bytes] = pickle.dumps) -> None:
+    def __init__(self, plan: RunPlan, dump: Callable[[Any], bytes] = pickle.dumps) -> None:
         """Raises `InvalidOption` if another process could not make the plan's environment or model."""
         if plan.options.environment is None or plan.options.model is None:
             raise InvalidOption("engine", "only a plan that `plan_run` has made can run in other processes")
@@ -144,7 +144,7 @@ class PickledPlan:
         self._path = [*sys.path]
         self.lease = plan.lease
 
-    def open(self, limiter: Limiter) -> Run:
+    def open(self, limiter: Limiter) -> RunPlan:
         """The plan, in another process, whose requests to models pass this limiter."""
         sys.path += [each for each in self._path if each not in sys.path]
         try:
@@ -156,4 +156,4 @@ class PickledPlan:
                 "notebook or the program that is started",
             ) from error
         environment = options.make_environment()
-        return Run(environment, options.open_model(environment, limiter), options, [], files, lease)
+        return RunPlan(environment, options.open_model(environment, limiter), options, [], files, lease)

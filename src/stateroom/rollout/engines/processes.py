@@ -27,7 +27,7 @@ from stateroom.rollout.engines.engine import (
     WorkerLost,
 )
 from stateroom.rollout.engines.worker import EpisodeWorker, Heartbeat, Link, open_worker
-from stateroom.rollout.plan import Run
+from stateroom.rollout.plan import RunPlan
 
 STOP_SECONDS = 10.0
 """Seconds that a worker has to end."""
@@ -41,7 +41,7 @@ LENGTH_BYTES = 4
 class ProcessEngine(Engine):
     """A worker in each of some processes; by default as many as there are cores."""
 
-    def __init__(self, plan: Run, workers: int | None) -> None:
+    def __init__(self, plan: RunPlan, workers: int | None) -> None:
         super().__init__(plan, min(workers or os.cpu_count() or 1, plan.options.concurrency))
         self._pickled = PickledPlan(plan)
 

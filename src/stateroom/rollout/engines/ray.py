@@ -24,7 +24,7 @@ from stateroom.rollout.engines.engine import (
     WorkerLost,
 )
 from stateroom.rollout.engines.worker import EpisodeWorker, Heartbeat, Link, open_worker
-from stateroom.rollout.plan import Run
+from stateroom.rollout.plan import RunPlan
 from stateroom.store import without_secrets
 
 STOP_SECONDS = 10.0
@@ -43,7 +43,7 @@ OF_ONE_MACHINE = ("memory", "sqlite", "file")
 class RayEngine(Engine):
     """A worker on each core of a cluster: the one at an address, or a new one on this machine."""
 
-    def __init__(self, plan: Run, address: str | None) -> None:
+    def __init__(self, plan: RunPlan, address: str | None) -> None:
         super().__init__(plan, 1)
         self._address = address = address or os.environ.get("RAY_ADDRESS")
         if address is not None and (plan.keeps_sessions or plan.keeps_transcripts):
@@ -143,7 +143,7 @@ class _Actor:
             return Refused.of(error)
         return None
 
-    async def _run(self, plan: Run, opened: asyncio.Future[EpisodeWorker]) -> None:
+    async def _run(self, plan: RunPlan, opened: asyncio.Future[EpisodeWorker]) -> None:
         try:
             async with open_worker(plan, self._slots, self._link) as worker:
                 opened.set_result(worker)

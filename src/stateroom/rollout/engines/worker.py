@@ -19,7 +19,7 @@ from stateroom.rollout.engines.engine import Ack, Assign, Finished, FromWorker, 
 from stateroom.rollout.engines.permits import DriversLimiter, Permitted
 from stateroom.rollout.episode import EpisodeEnd, EpisodeStart, Start, close_quietly, run_episode
 from stateroom.rollout.failures import WatchedSession, cause_line
-from stateroom.rollout.plan import EPOCH, Run
+from stateroom.rollout.plan import EPOCH, RunPlan
 from stateroom.rollout.rows import COST, PARENT, SESSION, Key, Row, given_row, key_of
 from stateroom.session import Session, Verdict
 
@@ -30,7 +30,7 @@ LEASE_RETRY_SECONDS = 0.2
 class Starter:
     """Starts the episodes of a plan."""
 
-    def __init__(self, plan: Run, backend: Backend, transcripts: Transcripts | None) -> None:
+    def __init__(self, plan: RunPlan, backend: Backend, transcripts: Transcripts | None) -> None:
         self._plan = plan
         self._backend = backend
         self._transcripts = transcripts
@@ -183,7 +183,7 @@ class Link:
 
 
 @asynccontextmanager
-async def open_worker(plan: Run, slots: int, link: Link) -> AsyncIterator[EpisodeWorker]:
+async def open_worker(plan: RunPlan, slots: int, link: Link) -> AsyncIterator[EpisodeWorker]:
     """A worker on the plan's store or server, which runs `slots` episodes at a time."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(plan.model)
@@ -199,7 +199,7 @@ async def open_worker(plan: Run, slots: int, link: Link) -> AsyncIterator[Episod
 class EpisodeWorker:
     """Runs episodes, and tells what comes of each. In the driver's own process it is the `Worker` itself."""
 
-    def __init__(self, plan: Run, starter: Starter, slots: int, link: Link) -> None:
+    def __init__(self, plan: RunPlan, starter: Starter, slots: int, link: Link) -> None:
         self._plan = replace(plan, model=GuardedSource(plan.model, link.heartbeat))
         self._starter = starter
         self._link = link

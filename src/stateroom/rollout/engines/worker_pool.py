@@ -28,7 +28,7 @@ from stateroom.rollout.engines.engine import (
 )
 from stateroom.rollout.engines.permits import AboutRequest, Permits
 from stateroom.rollout.engines.worker import Heartbeat, Link, open_worker
-from stateroom.rollout.plan import Run
+from stateroom.rollout.plan import RunPlan
 from stateroom.rollout.rows import Key, Row, key_of
 
 logger = logging.getLogger(__name__)
@@ -48,14 +48,14 @@ ROWS_AHEAD = 2
 class LocalEngine(Engine):
     """One worker, in this process."""
 
-    def __init__(self, plan: Run) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         super().__init__(plan, 1)
 
     async def start(self) -> Worker:
         return await self.resources.enter_async_context(open_worker(self.plan, self.slots, Link(Heartbeat())))
 
 
-def _open_engine(plan: Run) -> Engine:
+def _open_engine(plan: RunPlan) -> Engine:
     """The engine that a plan names."""
     kind, _, rest = plan.options.engine.partition(":")
     match kind:
@@ -77,7 +77,7 @@ def _open_engine(plan: Run) -> Engine:
 class WorkerPool:
     """The workers of a plan. Use it as an async context manager; the first worker starts then."""
 
-    def __init__(self, plan: Run) -> None:
+    def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
         self._engine = _open_engine(plan)
         self._limiter = LocalLimiter(plan.options.model_limits or ModelLimits())

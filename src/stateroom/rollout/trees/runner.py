@@ -53,7 +53,7 @@ class BranchOptions(CollectOptions):
 
 
 @dataclass(frozen=True)
-class Branching(Plan):
+class BranchPlan(Plan):
     """A run that grows a tree in each task. Each branch has its own policy and its own deadline."""
 
     options: BranchOptions
@@ -61,7 +61,7 @@ class Branching(Plan):
     rule: Rule
 
     @classmethod
-    def of(cls, options: BranchOptions) -> Branching:
+    def of(cls, options: BranchOptions) -> BranchPlan:
         """The run with some options."""
         if options.server is not None and options.store is not None:
             raise InvalidOption("store", "not together with a server, which has a store of its own")
@@ -72,9 +72,9 @@ class Branching(Plan):
 
 
 @takes(BranchOptions)
-def plan_branches(options: BranchOptions) -> Branching:
+def plan_branches(options: BranchOptions) -> BranchPlan:
     """Plan a run that branches."""
-    return Branching.of(options)
+    return BranchPlan.of(options)
 
 
 @dataclass
@@ -109,7 +109,7 @@ class GrownTree(NamedTuple):
 
 
 async def branch(
-    plan: Branching,
+    plan: BranchPlan,
     on_branch: Callable[[Node], None] = lambda node: None,
     on_tree: Callable[[GrownTree], None] = lambda tree: None,
 ) -> TreeReport:
