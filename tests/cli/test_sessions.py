@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stateroom import SessionLimits, Sessions
+from stateroom import SessionLimits, Sessions, tool
 from stateroom.gallery import CounterEnvironment
 from stateroom.session import Update
 from stateroom.store import Store
@@ -18,17 +18,28 @@ from tests.session.test_events import Bank
 ODD = "[bold]:bug:[/x]"
 
 
+class PublishedNotes(NotesEnvironment):
+    """Notes that cannot be published."""
+
+    name = "notes"
+
+    @tool(effect="external")
+    def publish(self) -> None:
+        """Fail to publish."""
+        raise OSError
+
+
 @pytest.fixture
 def ids(stateroom: Any) -> tuple[str, str]:
     """A store with a closed session, and a live fork of it."""
 
     async def fill(store: Store) -> tuple[str, str]:
-        session = await Sessions(NotesEnvironment(), store).seed({"user": "ann", "topic": ODD, "_hidden": 1})
+        session = await Sessions(PublishedNotes(), store).seed({"user": "ann", "topic": ODD, "_hidden": 1})
         await session.call("add", {"text": ODD}, call_id="first")
         await session.call("add", {"text": "two"})
         fork = await session.fork(at=2)
         await fork.checkpoint("here")
-        await fork.call("fail", {}, call_id="out")
+        await fork.call("publish", {}, call_id="out")
         await session.rewind(to=1)
         await session.verify()
         await session.close()
@@ -157,8 +168,8 @@ def test_the_log_of_a_fork_begins_with_its_parents(stateroom: Any, ids: tuple[st
     found = stateroom("sessions", "log", ids[1], "--store", STORE, "--json").json
     assert [entry["kind"] for entry in found] == ["seed", "call", "checkpoint", "started", "failed"]
     told = stateroom("sessions", "log", ids[1], "--store", STORE).out.splitlines()[-3:]
-    assert told[:2] == ["   3  checkpoint here", "   4  started    fail() started"]
-    assert told[2].startswith("   5  failed     fail() failed: ")
+    assert told[:2] == ["   3  checkpoint here", "   4  started    publish() started"]
+    assert told[2].startswith("   5  failed     publish() failed: ")
 
 
 @pytest.mark.parametrize(

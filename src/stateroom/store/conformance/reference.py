@@ -179,7 +179,7 @@ class Reference:
     def restore(self, record: Record) -> None:
         self.check_parent(record.head)
         kept = self.sessions.setdefault(record.head.id, _Session(record.head))
-        if kept.head.created != record.head.created or kept.head.revision > record.head.revision:
+        if not record.head.continues(kept.head):
             raise OutdatedRecord(record.head.id)
         kept.head = record.head
         kept.add(record.entries, record.snapshots, record.blobs)
