@@ -148,6 +148,7 @@ async def test_equal_states_are_found_across_the_episodes_of_a_run(tmp_path: Pat
     assert any(len({digest for task, digest in ends if task == each}) > 1 for each, _ in ends)
 
 
+@pytest.mark.more("time")
 async def test_the_wrong_call_has_the_lowest_advantage(tmp_path: Path) -> None:
     """Where GRPO blames all answers of an episode alike, `vine` finds the one call that lost the reward."""
     found = blamed = 0
