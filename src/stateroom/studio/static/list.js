@@ -23,7 +23,7 @@ const MOVES = /** @type {Record<string, (index: number, page: number, size: numb
  * @property {(row: T, index: number) => void} [onOpen] Enter and double click
  * @property {(event: KeyboardEvent, row: T, index: number) => void} [onKey] other keys; `preventDefault` keeps them
  * @property {(row: T) => Record<string, any>} [rowProperties] more attributes of a row
- * @property {boolean} [follows] whether the active row stays in sight when the list becomes higher or lower
+ * @property {boolean} [follows] whether the active row stays in sight whatever scrolls the list
  * @property {string} [role] `grid` or `treegrid`
  * @property {string} [name] a class
  */
@@ -64,7 +64,7 @@ export function List({
       view.current.scrollTop = scrollTo(now, active.value);
     }
     kept.current = -1;
-  }, [active.value, follows && given.viewHeight]);
+  }, [active.value, follows && given.viewHeight, follows && given.scrollTop]);
   const press = (/** @type {KeyboardEvent} */ event) => {
     const current = source.at(active.value);
     if (event.target instanceof Element && event.target.closest("a, button, input")) return;

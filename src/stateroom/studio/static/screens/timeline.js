@@ -172,15 +172,21 @@ function Mark({ kind }) {
 /** @param {{source: import("../source.js").Source<any>, active: any, follows: boolean, pause: () => void}} properties */
 function EntryList({ source, active, follows, pause }) {
   const top = useRef(0);
+  const isMoved = useRef(false); // by a person: what changes its height scrolls by itself
+  const move = () => {
+    isMoved.current = true;
+  };
   const scroll = (/** @type {any} */ event) => {
     const { scrollTop, clientHeight, scrollHeight } = event.target;
-    const isUp = scrollTop < top.current && scrollTop + clientHeight < scrollHeight - 8;
+    const isUp = scrollTop < top.current;
+    const isAtEnd = scrollTop + clientHeight >= scrollHeight - 8;
     top.current = scrollTop;
-    if (isUp) pause();
+    if (isAtEnd) isMoved.current = false;
+    else if (isUp && isMoved.current) pause();
   };
   if (source.complete.value && !source.size.value) return html`<p class="empty">No entry passes these filters.</p>`;
   return html`
-    <div class="holder" onScrollCapture=${scroll}>
+    <div class="holder" onWheel=${move} onPointerDown=${move} onScrollCapture=${scroll}>
       <${List} name="entries" label="Entries" source=${source} active=${active} row=${cells} rowHeight=${28}
         follows=${follows} />
     </div>
