@@ -40,7 +40,9 @@ def test_the_page_has_the_moves_that_there_are() -> None:
         (ROOT / "docs" / "agents.md").read_text(encoding="utf-8").partition("## The lifecycle")[2].partition("\n## ")[0]
     )
     rows = [
-        [re.findall(r"`(\w+)`", cell) for cell in line.split("|")[1:4]] for line in page.splitlines() if "| `" in line
+        [re.findall(r"`(\w+)`", cell) for cell in line.split("|")[1:4]]
+        for line in page.splitlines()
+        if line.startswith("| `")
     ]
     assert {(phase, events[0]): to for phases, events, [to] in rows for phase in phases} == STANDARD.table
 

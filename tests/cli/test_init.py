@@ -15,7 +15,7 @@ from tests.cli.conftest import Command, Refuses
 from tests.processes import QUICK_PYTEST
 
 ROOT = Path(__file__).parents[2]
-GUIDE = ROOT / "docs" / "guides" / "own-environment.md"
+TUTORIAL = ROOT / "docs" / "tutorial" / "environment.md"
 MOST = 30
 """Lines of code that an author should need."""
 
@@ -127,6 +127,6 @@ def test_it_is_short(shop: Path) -> None:
 
 
 def test_the_guide_needs_few_lines_of_the_authors(shop: Path) -> None:
-    files = files_of(GUIDE.read_text(encoding="utf-8"))
+    files = files_of(TUTORIAL.read_text(encoding="utf-8"))
     assert files
     assert sum(map(lines_of_code, files.values())) <= MOST

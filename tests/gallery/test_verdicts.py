@@ -58,13 +58,13 @@ async def test_a_strict_counter_is_read_after_the_last_addition_and_reported(
 
 
 @pytest.mark.parametrize("policy", ["reference", "noisy"])
-async def test_the_counter_of_the_guide_rewards_what_the_gallerys_does(tmp_path: Path, policy: str) -> None:
-    page = (ROOT / "docs" / "guides" / "stateful.md").read_text(encoding="utf-8")
-    source = tmp_path / "guided.py"
+async def test_the_counter_of_the_tutorial_rewards_what_the_gallerys_does(tmp_path: Path, policy: str) -> None:
+    page = (ROOT / "docs" / "tutorial" / "state.md").read_text(encoding="utf-8")
+    source = tmp_path / "tutorial.py"
     source.write_text(page.partition('```python title="counter.py"\n')[2].partition("```")[0])
     options: dict[str, Any] = {"input": example_file(CounterEnvironment), "repeats": 4, "store": "memory://"}
     rewards = []
-    for name, environment in (("guide", f"{source}:CounterEnvironment"), ("gallery", "counter")):
+    for name, environment in (("tutorial", f"{source}:CounterEnvironment"), ("gallery", "counter")):
         model = CounterEnvironment.policies[policy]
         plan = plan_run(environment, model=model, output=tmp_path / f"{name}.jsonl", **options)
         await collect(plan)
