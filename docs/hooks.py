@@ -1,10 +1,11 @@
-"""Pages of the site that live elsewhere in the repository, and diagrams, which are drawn here."""
+"""Pages of the site that live elsewhere in the repository or are made from the code, and diagrams, drawn here."""
 
 import os
 import re
 from pathlib import Path
 
 import mermaidx
+from generated_pages import GENERATED
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -24,6 +25,8 @@ LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#:]+\.md)(?=[)#])")
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for source, uri in ELSEWHERE.items():
         files.append(File.generated(config, uri, abs_src_path=str(source)))
+    for uri, make in GENERATED.items():
+        files.append(File.generated(config, uri, content=make()))
     return files
 
 
@@ -32,7 +35,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
     They are drawn here, because a browser would have to fetch the library for it from elsewhere.
     """
-    source, docs = Path(page.file.abs_src_path or ROOT), Path(config.docs_dir)
+    docs = Path(config.docs_dir)
+    source = Path(page.file.abs_src_path or docs / page.file.src_uri)
 
     def moved(link: re.Match[str]) -> str:
         target = (source.parent / link["path"]).resolve()

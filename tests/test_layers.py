@@ -6,14 +6,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1] / "src" / "stateroom"
-ORDER = [
-    *("state", "store", "session", "environment", "model", "agent", "rollout", "data", "training", "adapters"),
-    *("server", "studio", "config", "cli", "gallery"),
-]
+from docs.generated_pages import LAYERS, SHARED
 
-SHARED = ("errors", "jsonl", "lru", "options", "pauses", "version")
-"""Modules that any package may import."""
+ROOT = Path(__file__).parents[1] / "src" / "stateroom"
 
 
 def allowed(home: str, name: str) -> bool:
@@ -23,7 +18,7 @@ def allowed(home: str, name: str) -> bool:
         return home == "adapters"
     if home == "gallery":  # written as a user would, on what the package shows to the world
         return package not in ("cli", "server", "studio")
-    return package in (*SHARED, home, *ORDER[: ORDER.index(home)])
+    return package in (*SHARED, home, *LAYERS[: LAYERS.index(home)])
 
 
 def imports(tree: ast.AST, package: list[str]) -> Iterator[str]:
@@ -51,7 +46,7 @@ def wrong_ways(source: str, parts: tuple[str, ...]) -> list[str]:
 
 @pytest.mark.parametrize("package", sorted(path.parent.name for path in ROOT.glob("*/__init__.py")))
 def test_imports_point_downward(package: str) -> None:
-    assert package in ORDER, f"{package} has no place in the order of packages"
+    assert package in LAYERS, f"{package} has no place in the order of packages"
     modules = [path.relative_to(ROOT) for path in (ROOT / package).rglob("*.py")]
     wrong = {str(module): wrong_ways((ROOT / module).read_text(), module.parts) for module in modules}
     assert {module: names for module, names in wrong.items() if names} == {}

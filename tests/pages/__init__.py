@@ -7,9 +7,11 @@
   that ends in `&` goes on until the page ends.
 - `json`, `toml` and `yaml` blocks must be just that; `text` blocks are only looked at. There is nothing else.
 
-In an output `…` stands for anything within a line, or for any lines where it has a line of its own. How many blanks
-there are between two words, or dashes in a rule, does not matter, nor where a page breaks a long line; progress
-bars are not shown. The ports 8000 to 8009 stand for free ones.
+An output is compared for the figures that it shows, not for its layout. The words of a shown line must be printed in
+one line and in this order, where other words may stand between them and around them; the lines must be printed in
+order, where others may stand between them. A page may break a long line. `…` in a word stands for anything in that
+line; between words, or on a line of its own, it is only for the reader. Rules and progress bars do not matter. The
+ports 8000 to 8009 stand for free ones.
 """
 
 from tests.pages.reader import reader_variables, run_page, shows

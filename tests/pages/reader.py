@@ -4,9 +4,11 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -20,12 +22,15 @@ from tests.servers.ports import free_port
 
 PORT = re.compile(r"\b800\d\b")
 
+WIDE = "1000"
+"""Columns of a terminal that breaks no line: pages break them where they like."""
+
 PROGRESS = re.compile(r"━━━|^.+: \d+(/\d+)?, \d+:\d\d:\d\d$")
 """A progress bar, or a line of progress: no page shows one."""
 
 
-def run_page(page: str, folder: Path, name: str = "page", *, commands: Path) -> None:
-    """Does what a page says, in a new folder, with the commands of another one before those of the system.
+def run_page(page: str, folder: Path, name: str = "page", *, commands: Path, files: Iterable[Path] = ()) -> None:
+    """Does what a page says, in a new folder with copies of `files`, with `commands` before those of the system.
 
     Raises:
         PageError: Something fails, or prints something else than the page shows.
@@ -33,6 +38,7 @@ def run_page(page: str, folder: Path, name: str = "page", *, commands: Path) -> 
     steps = steps_of(_with_free_ports(page))
     check_that_files_are_used(steps)
     with Reader(folder, name, commands) as reader:
+        reader.copy(files)
         for step in steps:
             try:
                 reader.take(step)
@@ -67,6 +73,14 @@ class Reader:
             self._in_shell("{ kill $(jobs -p); wait; } 2>/dev/null")
         self._shell.end()
         self._python.end()
+
+    def copy(self, files: Iterable[Path]) -> None:
+        """Put files and folders beside the page."""
+        for path in files:
+            if path.is_dir():
+                shutil.copytree(path, self._folder / path.name)
+            else:
+                shutil.copy(path, self._folder)
 
     def take(self, step: Step) -> None:
         match step:
@@ -147,10 +161,10 @@ ENDED_BY_THE_PAGE = (127, 137, 143)
 def reader_variables(*folders: Path) -> dict[str, str]:
     """A reader's environment: the installed commands after those of some folders, nothing of the tests'."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(("STATEROOM_", "PYTEST_"))}
-    for name in ("COLUMNS", "LINES", "XDG_DATA_HOME"):
+    for name in ("LINES", "XDG_DATA_HOME"):
         others.pop(name, None)
     path = os.pathsep.join([*map(str, folders), str(Path(sys.executable).parent), os.environ["PATH"]])
-    return {**others, **QUICK_PYTEST, "PATH": path, "PYTHONUNBUFFERED": "1"}
+    return {**others, **QUICK_PYTEST, "PATH": path, "PYTHONUNBUFFERED": "1", "COLUMNS": WIDE}
 
 
 def _strictly(command: Command) -> str:
@@ -165,7 +179,7 @@ def _strictly(command: Command) -> str:
 def _said(command: Command, log: Path) -> bool:
     if not command.shown:
         return ">" in command.text or bool(log.stat().st_size)
-    return shows(command.shown, log.read_text(encoding="utf-8"), more=True)
+    return shows(command.shown, log.read_text(encoding="utf-8"))
 
 
 def _ports(command: Command) -> list[int]:
@@ -183,20 +197,19 @@ def _with_free_ports(page: str) -> str:
     return PORT.sub(lambda port: free[port[0]], page)
 
 
-def shows(shown: str, printed: str, *, more: bool = False) -> bool:
-    """Whether a page shows what was printed; with `more`, whether it shows how that begins."""
-    pattern = "".join(r"(?:.*\n)*?" if line == "…" else _pattern(line) for line in _lines(shown))
-    text = "".join(f"{line}\n" for line in _lines(printed))
-    return bool(re.match(pattern, text) if more else re.fullmatch(pattern, text))
+def shows(shown: str, printed: str) -> bool:
+    """Whether the words of each shown line are printed in order in one line, and these lines in order too."""
+    lines = [line for line in printed.splitlines() if not PROGRESS.search(line)]
+    for pattern in filter(None, map(_pattern, shown.splitlines())):
+        found = ((place, match) for place, line in enumerate(lines) if (match := re.match(pattern, line)))
+        place, match = next(found, (0, None))
+        if match is None:
+            return False
+        lines = [match.string[match.end() :], *lines[place + 1 :]]
+    return True
 
 
 def _pattern(line: str) -> str:
-    """Matches a line, which a page may break where it is too long."""
-    words = (".*?".join(map(re.escape, word.split("…"))) for word in line.split())
-    return "".join(rf"{word}[ \n]" for word in words)
-
-
-def _lines(text: str) -> list[str]:
-    """The lines that are not blank, without progress bars, and with single blanks and short rules."""
-    lines = (" ".join(re.sub("─+", "─", line).split()) for line in text.splitlines() if not PROGRESS.search(line))
-    return [line for line in lines if line]
+    """Matches up to the last word of a line; empty if it is only a rule, or only for the reader."""
+    words = (".*?".join(map(re.escape, word.split("…"))) for word in line.split() if word.strip("─…"))
+    return "".join(rf"(?>.*?(?<!\S){word}(?!\S))" for word in words)

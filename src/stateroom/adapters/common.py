@@ -1,4 +1,4 @@
-"""What the adapters share: conversations of another framework, and waiting for async work from other threads."""
+"""The shared parts of the adapters: other frameworks' conversations, and async work from any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a person drives Stateroom."""
+"""The command line: the `stateroom` command and its subcommands."""
 
 from stateroom.cli.app import main
 

@@ -1,4 +1,4 @@
-"""What the commands print: tables, log entries and numbers."""
+"""Printed output of the commands: tables, log entries and numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a configuration file says: YAML with the place of each value, and the files of NeMo Gym."""
+"""Configuration files: YAML with the place of each value, and the files of NeMo Gym."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What episodes are made from: files of rows, checked, counted, split, and made into tasks by templates."""
+"""Task data: files of rows, checked, counted, split, and made into tasks by templates."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What authors write: environments, tools, tasks and verdicts."""
+"""The API for authors: environments, tools, tasks and verdicts."""
 
 import lazy_loader
 

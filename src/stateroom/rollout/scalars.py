@@ -1,4 +1,4 @@
-"""What the index of a run keeps of a row: its scalars, and the numbers that can be metrics."""
+"""The scalars of a row in the index of a run, and the numbers that can be metrics."""
 
 from __future__ import annotations
 

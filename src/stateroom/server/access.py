@@ -1,4 +1,4 @@
-"""Who may send requests: the host names that a server answers to, its operator, and clients with API keys.
+"""Access control: a server's host names, its operator, and clients with API keys.
 
 A web page from elsewhere can reach a server on its reader's machine: it posts across origins, or gives its own name
 the machine's address. A browser tells both, in `Origin` and in `Host`.

@@ -1,4 +1,4 @@
-"""What the parts of a server share: its options, store, environments, API keys and counts."""
+"""Shared parts of a server: its options, store, environments, API keys and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes over the wire between an environment and its clients: bodies of requests and of replies.
+"""Bodies of requests and replies between an environment and its clients.
 
 Endpoints that must be fast read their requests by hand, with the functions at the end; then the types are for the
 OpenAPI document.

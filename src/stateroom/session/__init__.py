@@ -1,4 +1,4 @@
-"""How state changes: calls on a session, its log, revisions, forks, rewinds and expiry."""
+"""Sessions: calls that change a state, with a log, revisions, forks, rewinds and expiry."""
 
 import lazy_loader
 

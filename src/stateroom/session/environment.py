@@ -1,4 +1,4 @@
-"""What a session runs: the functions that an author wrote, as the session needs to know them.
+"""The interface between sessions and an environment: the functions that its author wrote.
 
 `stateroom.environment` makes these from an author's class; this module is the seam between the two.
 """

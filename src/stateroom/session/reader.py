@@ -1,4 +1,4 @@
-"""From what is stored of a session to the author's types, by migrations if older code has written it."""
+"""Stored sessions as the author's types, with migrations for data that older code wrote."""
 
 from __future__ import annotations
 

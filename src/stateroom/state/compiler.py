@@ -1,4 +1,4 @@
-"""From annotations to shapes: each model class is compiled once, and a type that cannot be kept is refused by name."""
+"""The compiler of shapes: each model class once, from its annotations; it names types it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the drafts of one call share, and how each kind of value is drafted."""
+"""The context that the drafts of one call share, and the draft for each kind of value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two values are equal in every part."""
+"""Deep equality of two values."""
 
 from __future__ import annotations
 

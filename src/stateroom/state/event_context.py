@@ -1,4 +1,4 @@
-"""How a state that changes by events only does so: in a tool, and when its events are folded."""
+"""The context of event-sourced states: they change in a tool by events, and when these are folded."""
 
 from __future__ import annotations
 

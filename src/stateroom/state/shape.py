@@ -1,4 +1,4 @@
-"""What may stand at each place of a state.
+"""Shapes: the types of value at each place of a state.
 
 A `Shape` is compiled from an annotation, once. It gives the shape of each part, turns a value that a tool left there
 into one that is valid and shared with nobody, and reads stored data without running a line of the author's.

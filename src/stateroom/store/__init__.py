@@ -1,4 +1,4 @@
-"""Where state lives: the `Store` contract, the stores, and the suite that every store passes."""
+"""Stores: the `Store` contract, the places where state lives, and the suite that every store passes."""
 
 import lazy_loader
 

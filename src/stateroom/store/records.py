@@ -1,4 +1,4 @@
-"""What a store keeps of a session: its head, entries, snapshots and blobs."""
+"""Records of a session in a store: its head, entries, snapshots and blobs."""
 
 from __future__ import annotations
 

@@ -66,6 +66,7 @@ class CalculatorEnvironment(Environment[None, CalculatorTask]):
         return a / b
 
     def verify(self, episode: Episode) -> float:
+        """1 if the last message has the right result and the calculator was used, else 0."""
         output = (episode.response or {}).get("output", [])
         last = [text_of(item) for item in output if item.get("type") == "message"][-1:]
         reported = any(float(number) == episode.task.answer for text in last for number in NUMBER.findall(text))

@@ -64,6 +64,7 @@ class CounterEnvironment(Environment[Counter, CounterTask]):
         return {"count": state.value}
 
     def verify(self, state: Counter, episode: Episode) -> Verdict:
+        """1 if the counter has the expected value; `strict` also asks that it was read back and reported."""
         output = (episode.response or {}).get("output", [])
         steps = {"read_back": was_read_back(output), "reported": has_reported(output, state.value)}
         reached = state.value == episode.task.expected_count

@@ -76,6 +76,7 @@ class SQLEnvironment(Environment[Database, DatabaseTask]):
         return {"success": True}
 
     async def verify(self, state: Database, episode: Episode, clock: Clock) -> Verdict:
+        """1 if the tables are as expected and the submitted query is right on two databases, else 0."""
         gold, now = await episode.after(episode.task.gold), clock.now()
         wrong = state.differences(gold, now)
         answered = gold.query is None or all(

@@ -1,4 +1,4 @@
-"""What is asked of the shop's database: questions and changes in words, and the SQL that is right for each."""
+"""Questions and changes for the shop's database, in words, with the right SQL for each."""
 
 from __future__ import annotations
 

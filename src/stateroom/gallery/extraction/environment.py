@@ -96,6 +96,7 @@ class ExtractionEnvironment(Environment[Extraction, ExtractionTask]):
         return {"success": True}
 
     def verify(self, state: Extraction, episode: Episode) -> Verdict:
+        """1 for the exact values in order; `strict` also asks that each word was looked up."""
         task: ExtractionTask = episode.task
         expected, answer = task.expected_synonym_values, last_answer(state, episode.response)
         accuracy = answer == expected

@@ -88,6 +88,7 @@ class FactsEnvironment(Environment[Desk, FactsTask]):
         return {"success": True}
 
     def verify(self, state: Desk, episode: Episode) -> Verdict:
+        """1 for the right verdict, citing the right document, once all deciding documents were read."""
         task: FactsTask = episode.task
         citation, needed = decisive(task.archive, task.ranking), to_compare(task.archive)
         verdict = "true" if task.archive[citation].supports else "false"

@@ -80,6 +80,7 @@ class MathEnvironment(Environment[Ledger, MathTask]):
         return {"success": True}
 
     def verify(self, state: Ledger, episode: Episode) -> Verdict:
+        """1 if every result and the submitted answer are right, else 0."""
         task: MathTask = episode.task
         expected = solve(task.steps, task.quantities)
         right = sum(state.results.get(name) == value for name, value in expected.items())

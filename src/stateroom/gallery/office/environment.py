@@ -92,6 +92,7 @@ class OfficeEnvironment(
         return manager_reply(state, task.manager, message) if task.manager else None
 
     async def verify(self, state: Office, episode: Episode) -> Verdict:
+        """1 if all that was asked for is done, nothing else has changed, and no rule was ever broken."""
         path = episode.states()
         gold = await episode.after(episode.task.gold, external=True)
         return judge(path, state, gold, episode.task.told)

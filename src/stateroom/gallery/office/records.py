@@ -1,4 +1,4 @@
-"""What the tools share: new records, words to search for, and pages of results."""
+"""Helpers of the tools: new records, words to search for, and pages of results."""
 
 from __future__ import annotations
 

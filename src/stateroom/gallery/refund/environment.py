@@ -146,6 +146,7 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
         return answer
 
     def verify(self, state: Desk, episode: Episode) -> Verdict:
+        """1 if each of the customer's wishes is settled by the rules and no other order is, else 0."""
         task: RefundTask = episode.task
         expected = {wish.order_id: shop.due(task.orders[wish.order_id], wish.reason) for wish in task.wishes}
         dues = {order_id: settled.due for order_id, settled in state.settled.items()}

@@ -28,6 +28,7 @@ class WeatherEnvironment(Environment):
         return {"city": city, "weather_description": f"The weather in {city} is cold."}
 
     def verify(self, episode: Episode) -> float:
+        """1 if the weather was looked up, else 0."""
         return float(bool(calls_of(episode.response, "get_weather")))
 
     @classmethod

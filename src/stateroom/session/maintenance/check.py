@@ -1,4 +1,4 @@
-"""Whether a session can be read, and all is there that belongs to it."""
+"""Checks of stored sessions: each can be read, and all that belongs to it is there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a store's past may go: the log before the last revisions, and sessions that were closed long ago.
+"""Retention: removing the log before the last revisions, and sessions closed long ago.
 
 The newest state of every session, what the model is shown of its conversation, all that its log keeps, every fork and
 every rewind stay readable.

@@ -1,4 +1,4 @@
-"""Which new record of one state is which of the other.
+"""Matching of new records between two states, whatever their ids.
 
 The ids of new records depend on order and chance, so they are not compared. Two new records are the same if they say
 the same, and the same is said of them. A record may mention further new records: so their ids get colours, at first by

@@ -1,4 +1,4 @@
-"""What the suite does with a store, and `Suite`, which runs its tests."""
+"""Helpers of the suite: steps that many tests take, and `Suite`, which runs the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How sessions begin, are pruned and restored, and end; and how forks and removals exclude each other.
+"""The life of a session as objects: creation, pruning, restoring, forks and removal.
 
 A fork first writes a note at its parent, then reads the parent, then writes its own head. A removal first marks the
 session as in doubt, then reads the notes, then puts a `Gone` in its place. So one of the two sees the other, in any

@@ -1,4 +1,4 @@
-"""How sessions begin and end, and the index of all sessions by age and by expiry.
+"""Creation and removal of sessions, and the index of all sessions by age and by expiry.
 
 In a cluster the index and a session are on different servers, so no script can write both, and a process that writes
 one after the other can die in between. These rules hold all the same:
