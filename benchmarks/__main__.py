@@ -1,7 +1,8 @@
 """`make bench`, or `python -m benchmarks [NAME…]`: measures every bar, and fails when one is missed.
 
-Each result is shown as soon as it is there, and written to `RESULTS.md`. A benchmark whose packages are not installed
-is left out; one that raises does not stop the others, but the exit code is 1 too. One without bars has its own table.
+Each result is shown as soon as it is there, and written to `RESULTS.md` below the docstring of its benchmark. A
+benchmark whose packages are not installed is left out; one that raises does not stop the others, but the exit code is 1
+too. One without bars has its own table.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from importlib import import_module
+from inspect import getdoc
 
 from rich.console import Console
 from rich.table import Table
@@ -78,7 +80,7 @@ def main(names: list[str]) -> int:
     for number, name in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {name} …", flush=True)  # also where it goes to a file
         try:
-            found = asyncio.run(measure(name))
+            about, found = asyncio.run(measure(name))
         except NotInstalled as missing:
             left_out.append(f"{name}: {missing}")
             print(f"left out: {missing}", flush=True)
@@ -89,7 +91,7 @@ def main(names: list[str]) -> int:
             table = found if isinstance(found, Table) else figure_table(found)
             figures += [] if isinstance(found, Table) else found
             console.print(table)
-            write_section(name, table, BENCHMARKS)
+            write_section(name, about, table, BENCHMARKS)
     missed = [figure.what for figure in figures if not figure.met]
     print(f"{len(figures) - len(missed)} limits met, {len(missed)} missed")
     for heading, lines in (("missed", missed), ("left out", left_out), ("failed", failed)):
@@ -106,13 +108,16 @@ def figure_table(figures: list[Figure]) -> Table:
     return table
 
 
-async def measure(name: str) -> list[Figure] | Table:
-    """Run a benchmark; raises `NotInstalled` if it needs a package that is not there."""
+async def measure(name: str) -> tuple[str, list[Figure] | Table]:
+    """Run a benchmark: its docstring, and what it has measured.
+
+    Raises `NotInstalled` if it needs a package that is not there.
+    """
     module, _, function = BENCHMARKS[name].partition(".")
     try:
         benchmark: Callable[[], Awaitable[list[Figure] | Table]]
         benchmark = getattr(import_module(f"benchmarks.{module}"), function)
-        return await benchmark()
+        return getdoc(benchmark) or "", await benchmark()
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in OWN:

@@ -57,7 +57,11 @@ class Increments(Model):
 
 
 async def conversation() -> list[Figure]:
-    """A step (a call, an answer, and both on record) after 2,000 items of conversation, against after 20."""
+    """A step of an agent after 2,000 items of conversation, against one after 20.
+
+    A step is a call, an answer, and both on record. Within a token budget it includes its share of compaction, which
+    some steps do for all the others.
+    """
     figures = []
     with tempfile.TemporaryDirectory() as folder:
         for name, url in (("memory", "memory://"), ("SQLite", f"sqlite:///{folder}/sessions.db")):
@@ -94,7 +98,13 @@ async def _work_until(session: Session[Any], context: Context, step: int) -> lis
 
 
 async def overhead() -> list[Figure]:
-    """Whole episodes with a model that answers at once, against the requests that they would be among servers."""
+    """Whole episodes of an agent, against the requests that they would be among separate servers.
+
+    The episodes are those of `stateroom run` on the memory store, with verdict and rows, and a model that answers at
+    once. The echoes stand for an agent, a model, tools and a verifier that do nothing else: 1 request to run an
+    episode, 1 to let the agent work, 1 to seed, 7 to the model, 6 to tools and 1 to verify, by aiohttp over persistent
+    connections.
+    """
     with tempfile.TemporaryDirectory() as folder, serving_bare("echo") as echo:
         numbers = count()
         connector = aiohttp.TCPConnector(limit=AT_ONCE)
@@ -192,7 +202,11 @@ WAITERS = 5000
 
 
 async def waiting() -> list[Figure]:
-    """What a session holds whose agent waits for somebody's answer, and no process is needed for."""
+    """The memory of sessions whose agents wait for a person's answer.
+
+    Sessions at hand are kept in this process; forgotten ones are only in the store, and are loaded when the answer
+    comes. Neither holds a task, a thread or an open file.
+    """
     figures = []
     with tempfile.TemporaryDirectory() as folder:
         for name, url, bar in (

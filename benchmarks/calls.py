@@ -17,7 +17,10 @@ class Arguments(BaseModel):
 
 
 async def calls() -> list[Figure]:
-    """A call of the counter against the same by hand: validate the argument, call the function, encode the result."""
+    """A call of the counter in process, against the same by hand.
+
+    By hand means `Model.model_validate(arguments)`, the function, and `json.dumps(result)`: no state, no log, no lock.
+    """
     environment = CounterEnvironment()
     counter = Counter()
 

@@ -1,4 +1,4 @@
-"""Credit: whether advantages find the one call that lost the reward. `python -m benchmarks.credit FILE` draws it."""
+"""Credit: whether advantages find the one call that lost the reward."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ class Lost(NamedTuple):
 
 
 async def credit() -> list[Figure]:
-    """The share of such episodes whose lowest advantage by `vine` is that of the wrong call."""
+    """How often the wrong call has the lowest advantage, in episodes that one wrong call lost.
+
+    The advantages are those of `vine`, with 32 continuations from each state. `python -m benchmarks.credit FILE` draws
+    the episodes.
+    """
     episodes = await lost_episodes()
     found = sum(min(episode.vine) == episode.vine[episode.wrong] for episode in episodes)
     what = f"wrong calls with the lowest advantage, by vine with {CONTINUATIONS} continuations"

@@ -30,7 +30,10 @@ with open("/proc/self/status") as file:
 
 
 async def check() -> list[Figure]:
-    """The peak of resident memory while 1 GB of tasks is checked, in a process of its own."""
+    """The peak of resident memory while `stateroom data check` reads 1 GB of tasks, in a process of its own.
+
+    The limit is 150 MB: rows are read one at a time, so memory does not grow with the file.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tasks.jsonl"
         rows = write_tasks(path)

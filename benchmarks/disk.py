@@ -31,7 +31,11 @@ CREATE TABLE entries (
 
 
 async def growth() -> list[Figure]:
-    """A session of 1,000 calls that append 1 kB each."""
+    """A session of 1,000 calls that append 1 kB each, on SQLite.
+
+    The payload is written twice: in the log, and in snapshots as the state grows. Snapshots stay below one and a half
+    times the log, so the total grows linearly. The second line compares the last calls with the first.
+    """
     rng = random.Random(1)
     texts = ["".join(rng.choices(string.ascii_letters, k=PAYLOAD)) for _ in range(CALLS)]
     with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +70,12 @@ async def _append(sessions: Sessions[Any], texts: list[str]) -> list[float]:
 
 
 async def commits() -> list[Figure]:
-    """Durable commits of 64 sessions at once, against a loop that writes the same rows, 64 at a time, unchecked."""
+    """Durable commits of 64 sessions at once on SQLite, against a bare loop.
+
+    `synchronous=FULL`: each batch reaches the disk. The loop writes the same rows, the entry and the head's revision,
+    64 to a transaction, in one thread and without checks. Our commits need both cores: with other work on the machine
+    the ratio is 0.48 to 0.60.
+    """
     with tempfile.TemporaryDirectory() as folder:
         bare = sqlite3.connect(Path(folder) / "bare.db", isolation_level=None)
         bare.execute("PRAGMA journal_mode = WAL")

@@ -31,7 +31,12 @@ SETTLED = 0.2
 
 
 async def engines() -> list[Figure]:
-    """Two processes against one, and the driver's memory."""
+    """Episodes that keep a core busy, in two processes against one.
+
+    With two processes both cores are busy all the time; what is missing from 2 is the share of the driver and of
+    Redis, which run on the same cores. On a disk SQLite saturates: all workers write to one log, which reaches the
+    disk once at a time. For several cores, use Redis or PostgreSQL. The last line is the memory of the driver.
+    """
     figures = []
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -70,7 +75,10 @@ async def _peak(episodes: int) -> str:
 
 
 async def on_ray() -> list[Figure]:
-    """Ray against processes: the counter's episodes, which take no time themselves, on two workers of each kind."""
+    """Episodes on Ray against episodes in processes, on two workers of each kind.
+
+    The episodes are the counter's, which take no time themselves, so this is the cost of the engine.
+    """
     import ray  # noqa: PLC0415 - an extra
 
     ray.init("local", num_cpus=2, include_dashboard=False, logging_level="WARNING")

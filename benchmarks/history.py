@@ -32,7 +32,12 @@ ENTRIES = 10_000
 
 
 async def conversation() -> list[Figure]:
-    """1,000 messages of 500 bytes: what each adds to the store, and what all come to; the same for LangGraph."""
+    """A conversation of 1,000 messages of 500 bytes on each store, and the same in LangGraph's savers.
+
+    The first line of a store compares what late and early messages add. The second compares all that the store has
+    written with the payload of 500 kB. LangGraph's own saver stores the whole conversation at each step; ours stores
+    what is new.
+    """
     theirs = await _langgraph()
     async with fresh_stores() as stores:
         return [
@@ -121,7 +126,10 @@ async def _database_size(connection: Any) -> int:
 
 
 async def forks() -> list[Figure]:
-    """A fork at step 1,000 of a 10 MB state, against a fork of an empty session."""
+    """A fork of a 10 MB state at step 1,000, against a fork of an empty session.
+
+    Forks are made forty at a time; the times are those of one. The second line of a store is what one fork writes.
+    """
     async with fresh_stores() as stores:
         return [figure for name, store in stores.items() for figure in await _forks(name, store)]
 
@@ -146,7 +154,12 @@ async def _fork(session: Session[Any]) -> float:
 
 
 async def cold() -> list[Figure]:
-    """Opening a session of 10,000 entries in a process that does not know it, against reading its last snapshot."""
+    """Opening a session of 10,000 entries in a process that does not know it, on each store.
+
+    It is compared with reading the session's last snapshot, which opening does too. Opening also reads the entries
+    since then, the task, and whether there is a verdict. The S3 server of the tests is left out, since 10,000 calls
+    take it minutes.
+    """
     async with fresh_stores() as stores:
         del stores["S3"]  # the server of the tests takes minutes for 10,000 calls; files are the same code
         return [await _cold(name, store) for name, store in stores.items()]

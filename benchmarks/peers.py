@@ -1,8 +1,4 @@
-"""A lone durable step beside what others keep of one: LangGraph's savers and the sessions of OpenAI's Agents SDK.
-
-Their step is the cheapest that leaves a trace: one checkpoint with a number in it, and one short message. Ours is a
-call: a tool that ran on a state, with its result. And the same checkpoint of LangGraph's, saved by our saver.
-"""
+"""A lone durable step beside what others keep of one: LangGraph's savers and the sessions of OpenAI's Agents SDK."""
 
 from __future__ import annotations
 
@@ -34,6 +30,12 @@ Step = Callable[[], Awaitable[object]]
 
 
 async def steps() -> list[Figure]:
+    """A lone durable step, against LangGraph's savers and the sessions of OpenAI's Agents SDK.
+
+    Theirs save the minimum: one checkpoint with a number in it, or one short message. Ours is a call: a tool that ran
+    on a state, with its result. The last lines save the same checkpoint with our saver for LangGraph. Redis runs
+    without its append-only file.
+    """
     with ExitStack() as servers:
         folder = servers.enter_context(tempfile.TemporaryDirectory())
         postgresql = servers.enter_context(PostgreSQLServer(quick=False))

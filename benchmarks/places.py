@@ -1,4 +1,4 @@
-"""The places where state can live, side by side, for docs/guides/choosing-a-store.md. There are no bars here."""
+"""The places where state can live, side by side. There are no bars here."""
 
 from __future__ import annotations
 
@@ -76,8 +76,21 @@ class Place:
 
 
 async def places() -> Table:
-    """What a commit, many at once and a cold start cost in each place, in turns so that all see the same machine."""
-    table = Table(title="Places", pad_edge=False)
+    """The stores side by side, in turns so that all see the same machine; a commit is a whole call of the counter.
+
+    - **A lone commit** is what one agent waits for; a model's answer takes far longer. Over a network, add a round
+      trip.
+    - **64 sessions** share work: SQLite syncs all waiting commits at once, Redis and PostgreSQL receive them in one
+      message. Files and objects cannot share, since each session has its own.
+    - **Opening** is the cost of a session's first use in a worker, here with a state of 1 MB.
+    - **Bytes** are those of a small call, with indexes; for memory and Redis, in memory. The first call adds as many
+      as the thousandth, whatever the size of the state.
+    - **S3** is moto, a server for tests, on the same machine and in memory: it shows the work that Stateroom causes. A
+      request to a real bucket takes tens of milliseconds.
+
+    SQLite, PostgreSQL, files and the Redis with `appendfsync always` reach the disk before they acknowledge.
+    """
+    table = Table(pad_edge=False)
     for column in ("store", "a lone commit", "commits/s, 64 sessions", "opening 1 MB", "bytes a commit"):
         table.add_column(column, justify="left" if column == "store" else "right")
     async with _stores() as stores:

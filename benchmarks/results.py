@@ -19,15 +19,25 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).with_name("RESULTS.md")
 HEADER = """# Results of the benchmarks
 
-`make bench` writes this page; `make bench NAME` writes one section. [How to read it](../docs/benchmarks.md).
+`make bench` writes this page; `make bench NAME` writes one section. A section says what is measured and how to read it,
+then when, from which commit and on which machine.
+
+- **Ratios** compare two things that take turns in the same run, so a busy machine slows both. `measured` shows both
+  medians.
+- **Limits** are checked: `make bench` fails when one is missed. Some figures are close to their limit, so a busy
+  machine can miss it. A table without limits is for comparison.
+- **One machine** runs everything: clients, servers and databases share its cores, and no network lies between them.
 """
 
 
-def write_section(name: str, table: Table, order: Iterable[str], path: Path = RESULTS) -> None:
-    """Replace the section of a benchmark; the others stay, in the order of the benchmarks that there are."""
+def write_section(name: str, about: str, table: Table, order: Iterable[str], path: Path = RESULTS) -> None:
+    """Replace the section of a benchmark: what it is `about`, and its table.
+
+    The other sections stay, in the order of the benchmarks that there are.
+    """
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     sections = {section.partition("\n")[0]: section.rstrip() for section in re.split(r"^## ", text, flags=re.M)[1:]}
-    sections[name] = f"{name}\n\n{_circumstances()}\n\n{markdown(table)}"
+    sections[name] = "\n\n".join([name, about, _circumstances(), markdown(table)])
     kept = [f"## {sections[each]}\n" for each in order if each in sections]
     path.write_text("\n".join([HEADER, *kept]), encoding="utf-8")
 

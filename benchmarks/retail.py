@@ -1,8 +1,4 @@
-"""A shop of the size of published tool benchmarks: a world of 2.8 MB and 114 tasks, replayed, branched, forked, seeded.
-
-Its customers, orders and products are made with a fixed seed. In each episode an agent looks up a customer, some of
-the orders and a product, asks in every other task whether it may, and changes an order: four to six calls.
-"""
+"""A shop of the size of published tool benchmarks: replayed, branched, forked and seeded."""
 
 from __future__ import annotations
 
@@ -197,6 +193,12 @@ def make_tasks(customers: int, number: int) -> list[dict[str, Any]]:
 
 
 async def retail() -> list[Figure]:
+    """A shop of the size of published tool benchmarks: a world of 2.8 MB and 114 tasks.
+
+    In each episode an agent looks up a customer, some orders and a product, and changes an order: four to six calls.
+    The lines compare a replay with a run, branches with whole episodes, and forks and seeds of the large shop with
+    those of a small one.
+    """
     with tempfile.TemporaryDirectory() as folder:
         return [
             await _replaying(Path(folder)),

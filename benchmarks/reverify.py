@@ -16,7 +16,11 @@ EPISODES = 1000
 
 
 async def rewards() -> list[Figure]:
-    """1,000 episodes of the counter on SQLite: run by the reference policy, and rescored."""
+    """Running 1,000 episodes of the counter on SQLite, against rescoring them.
+
+    The episodes have three calls on average, of a tool that does almost nothing: the more a tool does, the more
+    rescoring saves. The ratio varies from 4.5 to 7.5.
+    """
     tasks = generate_tasks(CounterEnvironment, EPISODES, 0)
     with tempfile.TemporaryDirectory() as folder:
         numbers = count()

@@ -30,7 +30,11 @@ CHUNK = 8 << 20
 
 
 async def runs_index() -> list[Figure]:
-    """A run of 100,000 rollouts, 1 GB: the whole index; from Studio first rows, a page of a filter, and of sorts."""
+    """The index of a run of 100,000 rollouts (1 GB), and Studio's pages from it.
+
+    The whole index is compared with reading the file and splitting it into lines. A page's time is
+    that from the request over HTTP to its rows, against a limit in milliseconds.
+    """
     with tempfile.TemporaryDirectory() as folder:
         files = RunFiles(Path(folder) / "large.jsonl")
         write_run(files, TASKS, REPEATS)

@@ -70,7 +70,11 @@ class DictEnvironment(Environment[Keyed]):
 
 
 async def updates() -> list[Figure]:
-    """A one-field update."""
+    """A one-field update of 10,000 records, against one of 10 records.
+
+    Memory store, one session, no other users. The next call after a fork, a read or a tool that kept the previous
+    state makes one shallow copy of the wide container; only then does the cost depend on its width.
+    """
     figures = []
     for environment in (ListEnvironment(), DictEnvironment()):
         async with open_store("memory://") as store:
@@ -103,7 +107,11 @@ FEW, MANY = 2_000, 20_000
 
 
 async def edits() -> list[Figure]:
-    """Many edits of one list in one call, committed."""
+    """Many edits of one list in one call, committed.
+
+    The first line compares with the same edits of a plain Python list. The second compares one large list with ten
+    small ones: a ratio of 1 means that the cost per item does not grow.
+    """
     plain, drafted = await interleaved(_plain(_append_and_sort), _drafted(_append_and_sort, MANY), rounds=3)
     what = f"300 times append and sort, {MANY:,} items, against a plain list"
     figures = [slowdown(what, drafted, plain, 5)]
@@ -160,7 +168,10 @@ class Frozen(State):
 
 
 async def reads() -> list[Figure]:
-    """A search through frozen records."""
+    """A search through frozen records, nested ones against flat ones.
+
+    Both are read through a draft, as a tool reads them.
+    """
     state = Frozen(flat={i: Stamp(worth=i) for i in range(500)}, nested={i: Letter(score=i) for i in range(500)})
     flat, nested = await interleaved(
         _searching(lambda: sum(each.worth for each in draft_of(state, DraftContext()).flat.values())),
@@ -181,7 +192,11 @@ def _searching(search: Callable[[], int], times: int = 50) -> Timed:
 
 
 async def forks_and_rewinds() -> list[Figure]:
-    """A fork of the newest state, and a rewind to the state before it."""
+    """A fork of the newest state, and a rewind to the state before it, at 10,000 records against 10.
+
+    Memory store. The states of the last eight revisions are in memory, so nothing is loaded; `travel` goes further
+    back.
+    """
     async with open_store("memory://") as store:
         sessions = Sessions[Any](ListEnvironment(), store)
         small, large = [await sessions.seed({"number": number}) for number in (SMALL, LARGE)]

@@ -1,7 +1,4 @@
-"""Studio's page in the system's Chromium: how soon it shows what, and what it keeps in memory.
-
-The bars are durations, as people feel them: the ratio is that of the measured median to the bar.
-"""
+"""Studio's page in the system's Chromium: how soon it shows what, and what it keeps in memory."""
 
 from __future__ import annotations
 
@@ -73,7 +70,11 @@ SHOWN = """
 
 
 async def studio() -> list[Figure]:
-    """First screen, a log of 10,000 revisions, the office's state as a tree, live changes, long tasks, and memory."""
+    """Studio's page in the system's Chromium, on a store with 100,000 sessions.
+
+    The limits are durations that a person notices, and the ratio is that of the measured median to the limit. The
+    browser shares the cores with the server.
+    """
     with tempfile.TemporaryDirectory() as folder:
         url, runs = f"sqlite:///{folder}/rooms.db", Path(folder) / "runs"
         stored = await _fill(url)

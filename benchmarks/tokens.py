@@ -24,7 +24,10 @@ LATENCY = 0.1
 
 
 async def tokens() -> list[Figure]:
-    """Episodes with tokens against the same without, from a scripted server in a process of its own."""
+    """Episodes whose exact tokens are recorded, against the same episodes without.
+
+    A scripted server in a process of its own reports the tokens.
+    """
     options = ("--answers", "extraction:reference", "--latency", str(LATENCY))
     with tempfile.TemporaryDirectory() as folder, VLLMProcess(*options) as server:
         without, exact = (partial(_seconds, Path(folder), server.url, wanted) for wanted in (None, "exact"))
@@ -51,7 +54,11 @@ async def _seconds(folder: Path, url: str, wanted: Exactness | None) -> float:
 
 
 async def digests() -> Table:
-    """What digests cost, for a small state and a large one; there is no bar: they are made only on demand."""
+    """The time to digest a state, which recognises equal states.
+
+    There is no limit, since digests are made only on demand. The second column is the mean over the answers of an
+    episode.
+    """
     table = Table("digest of", "one state", "each answer of an episode", pad_edge=False)
     for env in ("counter", "office"):
         with tempfile.TemporaryDirectory() as folder:

@@ -18,7 +18,12 @@ TIMES = 20
 
 
 async def travel() -> list[Figure]:
-    """To a random revision of a session with 10 MB and 10,000 entries, against the last one of an empty session."""
+    """Reading, forking and rewinding to any revision of a session with 10 MB and 10,000 entries.
+
+    Reads compare a random revision with the newest, both read from the store. Forks and rewinds go to a random
+    revision whose state is not read; they are compared with those of an empty session at its newest revision, where
+    nothing has to be read. The S3 server of the tests is left out, since 10,000 calls take it minutes.
+    """
     async with fresh_stores() as others, open_store("memory://") as memory:
         del others["S3"]  # the server of the tests takes minutes for 10,000 calls; files are the same code
         figures = await _measured("memory", memory, 1.5)

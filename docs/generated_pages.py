@@ -105,8 +105,7 @@ def _command_section(name: str, command: Any) -> str:
     if not hasattr(command, "commands"):
         usage = [argument if each.required else f"[{argument}]" for argument, each in arguments.items()]
         parts.append(f"```text\n{' '.join([name, *(['[OPTIONS]'] if options else []), *usage])}\n```")
-    if examples:
-        parts.append(f"```console\n{examples}```")
+    parts += [f"{title}:\n\n```console\n{commands}```" for title, commands in examples.items()]
     if arguments:
         rows = [(f"`{argument}`", _about(each)) for argument, each in arguments.items()]
         parts.append(table(("argument", "is"), rows))
@@ -116,14 +115,13 @@ def _command_section(name: str, command: Any) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _help(text: str) -> tuple[str, str]:
-    """The paragraphs of a help text, and its examples."""
-    paragraphs, examples = [], ""
+def _help(text: str) -> tuple[str, dict[str, str]]:
+    """The paragraphs of a help text, and the commands of its examples by their titles."""
+    paragraphs, examples = [], dict[str, str]()
     for paragraph in inspect.cleandoc(text).split("\n\n"):
         line = " ".join(paragraph.split())
         if example := re.fullmatch(r"([^:]+): (stateroom .+)", line):
-            examples += "" if example[1] == "Example" else f"# {example[1]}\n"
-            examples += f"$ {example[2]}\n"
+            examples[example[1]] = examples.get(example[1], "") + f"$ {example[2]}\n"
         else:
             paragraphs.append(escaped(line))
     return "\n\n".join(paragraphs), examples
@@ -284,7 +282,7 @@ def map_page() -> str:
         f"## `{package}`\n\n{escaped(sentence_of(SOURCE / package / '__init__.py'))}\n\n{_modules(package)}\n"
         for package in LAYERS
     ]
-    top = (path for path in sorted(SOURCE.glob("*.py")) if path.stem in SHARED or path.stem == "notebook")
+    top = (path for path in sorted(SOURCE.glob("*.py")) if path.stem != "__init__")
     rows = ((f"`{path.stem}`", escaped(sentence_of(path))) for path in top)
     shared = f"## Modules beside the packages\n\n{table(('module', 'holds'), rows)}\n"
     intro = (

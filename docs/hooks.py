@@ -18,6 +18,9 @@ ELSEWHERE = {
     ROOT / "benchmarks" / "RESULTS.md": "benchmark-results.md",
     **{page: f"gallery/{page.parent.name}.md" for page in GALLERY},
 }
+LOOKED_UP = re.compile(r"reference/|(map|benchmark-results|changelog)\.md")
+"""Pages for those who know the name: a search shows the others first, as these have every word somewhere."""
+
 DIAGRAM = re.compile(r"^```mermaid\n(.+?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#:]+\.md)(?=[)#])")
 
@@ -33,8 +36,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links lead from where a page stands in the repository to where a page stands on the site, and diagrams are drawn.
 
-    They are drawn here, because a browser would have to fetch the library for it from elsewhere.
+    Diagrams are drawn here, because a browser would have to fetch the library for it from elsewhere.
     """
+    if LOOKED_UP.match(page.file.src_uri):
+        page.meta["search"] = {"boost": 0.3}
     docs = Path(config.docs_dir)
     source = Path(page.file.abs_src_path or docs / page.file.src_uri)
 

@@ -15,6 +15,10 @@ from benchmarks.timing import Figure
 
 
 async def good() -> list[Figure]:
+    """Tea against coffee.
+
+    More is better.
+    """
     return [Figure("tea against coffee", 1.5, 2, "at most", "3 / 2")]
 
 
@@ -66,12 +70,14 @@ def test_the_page_has_the_newest_results_of_each_benchmark(page: Path) -> None:
     bench.main(["good"])
     assert page.read_text() == whole
     assert [line for line in whole.splitlines() if line.startswith("## ")] == ["## good", "## slow"]
+    assert "## good\n\nTea against coffee.\n\nMore is better.\n\n20" in whole
     assert "| tea against coffee | 1.50  | at most 2 | 3 / 2    | met |" in whole
     assert "Python 3." in whole
 
 
-def test_every_benchmark_is_a_function_of_its_module() -> None:
+def test_every_benchmark_is_a_function_that_says_how_to_read_its_figures() -> None:
     for path in bench.BENCHMARKS.values():
         module, _, function = path.partition(".")
         source = ast.parse((Path(bench.__file__).parent / f"{module}.py").read_text(encoding="utf-8"))
-        assert function in {node.name for node in source.body if isinstance(node, ast.AsyncFunctionDef)}, path
+        functions = {node.name: node for node in source.body if isinstance(node, ast.AsyncFunctionDef)}
+        assert (ast.get_docstring(functions[function]) or "").count("\n\n"), path
