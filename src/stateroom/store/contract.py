@@ -113,8 +113,8 @@ class Store(ABC):
         """Remove the session's past before a revision at which it has a snapshot; returns the number of entries.
 
         Removes the entries up to and including that revision, except the session's first, and the snapshots below it.
-        All blobs stay, because a fork may need them. Raises `UnknownRevision` if there is no snapshot at `below`. The
-        caller makes sure that no fork and no rewind needs what is removed.
+        All blobs stay, because a fork may need them. Raises `UnknownRevision` if `below` has no snapshot. The caller
+        ensures that no fork or rewind needs what is removed.
         """
 
     @abstractmethod

@@ -43,7 +43,7 @@ def damaged(session: object, error: Exception) -> BadData:
 
 def taken(session: str) -> StoreError:
     """The error for a new session whose id another one has."""
-    return StoreError(f"there is a session {session!r} already")
+    return StoreError(f"session {session!r} already exists")
 
 
 def no_revision(session: str, revision: int) -> UnknownRevision:
@@ -57,7 +57,7 @@ def no_snapshot(session: str, revision: int) -> UnknownRevision:
 
 
 def refusal(reason: str, session: str, entry: Entry | None = None) -> StateroomError:
-    """The error for the reason, in a word, with which a script in a database refuses to change a session."""
+    """The error for the one-word reason with which a database script refuses to change a session."""
     match reason:
         case "unknown":
             return UnknownSession(session)
@@ -71,25 +71,26 @@ def refusal(reason: str, session: str, entry: Entry | None = None) -> StateroomE
             return DuplicateCall(session, str(entry.call_id))
         case "conflict" if entry is not None:
             return Conflict(session, entry.revision - 1)
-    return StoreUnavailable(f"unexpected answer of the store: {reason!r}")
+    return StoreUnavailable(f"unexpected answer from the store: {reason!r}")
 
 
 def check_version(place: str, version: int, newest: int) -> None:
-    """Refuse a store with a layout that a newer version of us has written."""
+    """Refuse a store that was written by a newer version of Stateroom."""
     if version > newest:
         raise ForeignStore(
-            f"{place} was written by a newer Stateroom (store version {version}; this one reads {newest}); upgrade"
+            f"{place} was written by a newer Stateroom (store version {version}; this one reads {newest}); "
+            "upgrade Stateroom"
         )
 
 
 def lost_fork(fork: str, parent: str) -> str:
-    """What `Maintenance.orphans` says of a fork without its parent."""
-    return f"session {fork!r}, forked from session {parent!r}, which is gone"
+    """The text in `Maintenance.orphans` for a fork without its parent."""
+    return f"session {fork!r}, whose parent {parent!r} does not exist"
 
 
 def lost_parts(kind: str, session: str) -> str:
-    """What `Maintenance.orphans` says of entries, snapshots or blobs without their session."""
-    return f"{kind} of session {session!r}, which is gone"
+    """The text in `Maintenance.orphans` for entries, snapshots or blobs without their session."""
+    return f"{kind} of session {session!r}, which does not exist"
 
 
 class SessionBasics(msgspec.Struct, frozen=True, gc=False):

@@ -61,7 +61,7 @@ class WrappedStore(Store):
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        raise UnknownStore(f"{cls.__name__} has no URL: it is put around a store that is open")
+        raise UnknownStore(f"{cls.__name__} cannot be opened by URL; wrap an open store with it")
 
     async def close(self) -> None:
         await self.store.close()

@@ -133,7 +133,9 @@ class Suite:
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         """The URL of a fresh store."""
-        raise NotImplementedError("a subclass of StoreConformance has a fixture `url` that gives a fresh store's URL")
+        raise NotImplementedError(
+            "a subclass of StoreConformance needs a fixture `url` that returns the URL of a fresh store"
+        )
 
     def needs_shared(self) -> None:
         """Skip a test of stores that share their sessions."""
@@ -143,7 +145,7 @@ class Suite:
     def needs_durable(self) -> None:
         """Skip a test of stores that keep their sessions."""
         if not self.durable:
-            pytest.skip("stores of this kind do not outlive their closing")
+            pytest.skip("stores of this kind lose their sessions when they are closed")
 
 
 def _run_in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

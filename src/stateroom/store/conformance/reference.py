@@ -207,7 +207,7 @@ class Reference:
         pass
 
     def can_tell(self, record: Record) -> bool:
-        """Whether there is at most one reason to refuse a record; of two, the contract does not say which is told."""
+        """Whether there is at most one reason to refuse a record; of two, the contract does not say which is raised."""
         return record.head.id not in self.sessions or self.answer("check_parent", {"head": record.head}) is None
 
 

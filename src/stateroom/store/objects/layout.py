@@ -366,6 +366,4 @@ def decode_head(data: bytes, name: str) -> Root | Gone:
     try:
         return _head_decoder.decode(data)
     except msgspec.DecodeError as error:
-        raise BadData(
-            f"{name} is damaged: it is not the head of a session, or one of a newer version: {error}"
-        ) from error
+        raise BadData(f"{name} is damaged, or was written by a newer version of Stateroom: {error}") from error
