@@ -45,7 +45,7 @@ def arguments_model(where: str, function: Callable[..., Any], hints: dict[str, A
             fields[field_name(name)] = (hint, default)
             shown = own.validation_alias or name
             if shown in shown_names:
-                raise ValueError(f"two are called {shown!r}")
+                raise ValueError(f"two parameters are called {shown!r}")
             shown_names.append(shown)
         arguments = create_model(where, __config__=ConfigDict(extra="forbid"), **fields)
         arguments.model_json_schema()

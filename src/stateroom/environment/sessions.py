@@ -67,8 +67,8 @@ class SyncSessions:
 
     def _named(self, name: str) -> Environment[Any, Any]:
         if name not in registered():
-            unknown = f"the session is of {name}, which is not registered here"
-            raise NotFound(f"{unknown}; give its class: stateroom.open(url, environment)")
+            unknown = f"the session belongs to the environment {name!r}, which is not registered"
+            raise NotFound(f"{unknown}; pass its class: stateroom.open(url, environment)")
         return self._registered.setdefault(name, make_environment(name))
 
     def heads(self, environment: str | None = None, limit: int = 20) -> list[Head]:

@@ -23,7 +23,7 @@ class Task(BaseModel):
 
     responses_create_params: dict[str, Any] = Field(
         default={},
-        description="What the model is asked: `input` (a text, or Responses items) and, if wanted, `tools` and "
+        description="The request to the model: `input` (a text, or Responses items) and, optionally, `tools` and "
         "sampling settings.",
     )
 

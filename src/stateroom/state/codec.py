@@ -230,7 +230,7 @@ class _Extensions:
 def why_not_decoded(data: bytes, error: Exception) -> str:
     """What is wrong with data, given what the decoder says of it."""
     if bytes(memoryview(data)[:1]) == b"\xc1":  # msgpack never has it; stores put it before what they have transformed
-        return "it is compressed or encrypted, and the store's URL does not say so (compress=, keys=)"
+        return "it is compressed or encrypted; add compress= or keys= to the store's URL"
     return str(error)
 
 

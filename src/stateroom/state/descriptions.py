@@ -155,7 +155,7 @@ def _rank(part: Any) -> tuple[float, bytes]:
 
 
 def _data(difference: Difference, old: Any, text: str) -> ChangeData:
-    """A difference as JSON data. The state before it tells keys from indices."""
+    """A difference as JSON data. The state before it distinguishes keys from indices."""
     place: list[str | int] = []
     for number, step in enumerate(difference.place):
         old = old[difference.place[number - 1]] if number else old

@@ -37,8 +37,8 @@ class DraftContext(msgspec.Struct, eq=False):
         """Let an event happen to the state that a draft stands for; refused, unless the state changes by events."""
         self.check()
         raise DefinitionError(
-            f"{type(event).__name__} cannot be emitted on this {type(draft).__name__}: events are emitted by tools, on "
-            "the session's state, if its class has methods marked @applies"
+            f"{type(event).__name__} cannot be emitted on this {type(draft).__name__}: only tools can emit events, on "
+            "the session's state, and its class needs methods marked @applies"
         )
 
     def draft(self, value: Any, shape: Shape) -> Any:

@@ -315,8 +315,8 @@ class DraftList(list[Any]):
             if any(type(item) not in LEAVES and id(item) in committed for item in lost):
                 raise TamperedState(
                     path,
-                    "the list was changed past its own methods (by heapq, say), and its items can change; "
-                    "use tuples, or models that define <",
+                    "something (perhaps heapq) changed the list without calling its methods, and its items are "
+                    "mutable; use tuples, or models that define <",
                 )
         return bool(lost) or len(self) != len(self.seen)
 

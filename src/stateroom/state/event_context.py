@@ -30,7 +30,7 @@ class EventContext(DraftContext, eq=False, kw_only=True):
     @classmethod
     def of(cls, state: State, pool: dict[int, Any] | None = None) -> EventContext:
         """The context of a draft of this state."""
-        why = f"{type(state).__name__} changes by events only; change it by an event: state.emit(…)"
+        why = f"{type(state).__name__} can only change by events; call state.emit(…)"
         return cls(why, pool, base=state, by_events=why)
 
     def emit(self, draft: Any, event: Event) -> None:
@@ -55,11 +55,13 @@ class EventContext(DraftContext, eq=False, kw_only=True):
         for event in self.emitted:
             _happen(again, self.base, event)
         if not deep_equal(_by_place(changes_in(draft)), _by_place(changes_in(again))):
-            raise ReadOnlyState(f"{self.by_events}. Its events, applied once more, do not come to the same state")
+            raise ReadOnlyState(f"{self.by_events}. Applying its events again gives a different state")
 
     def _ensure_not_failed(self) -> None:
         if self.failed is not None:
-            raise InvalidState((), f"{type(self.failed).__name__} could not be applied; look before you emit an event")
+            raise InvalidState(
+                (), f"{type(self.failed).__name__} could not be applied; check the state before you emit an event"
+            )
 
 
 def _by_place(changes: Patch) -> Patch:

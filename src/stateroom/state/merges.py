@@ -38,7 +38,7 @@ class Merge:
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
-            raise DefinitionError(f"a merge rule is one of {', '.join(RULES)}, not {self.rule!r}")
+            raise DefinitionError(f"unknown merge rule {self.rule!r}; choose from {', '.join(RULES)}")
 
 
 class _Apart(Exception):
@@ -80,7 +80,7 @@ def _sum(base: Any, mine: Any, theirs: Any) -> Any:
 
 def _append(base: list[Any], mine: list[Any], theirs: list[Any]) -> list[Any]:
     if mine[: len(base)] != base:
-        raise _Apart  # something that was there before is no longer
+        raise _Apart  # an entry that was there before is gone
     return [*theirs, *mine[len(base) :]]
 
 

@@ -48,21 +48,21 @@ class State(Versioned, BaseModel):
         cls.__appliers__ = find_appliers(cls)
         if conflict is not None:
             if conflict not in ("retry", "reject"):
-                raise DefinitionError(f"{cls.__name__}: conflict is 'retry' or 'reject', not {conflict!r}")
+                raise DefinitionError(f"{cls.__name__}: conflict must be 'retry' or 'reject', not {conflict!r}")
             cls.on_conflict = conflict
         # A name that is not defined yet, or a type variable: the check waits for the first use.
         if cls.__pydantic_complete__ and not cls.__pydantic_generic_metadata__["parameters"]:
             shape_of(cls)
 
     def emit(self, event: Event) -> None:
-        """Let an event happen, in a tool: the state is at once what the event makes of it, and the log gets both.
+        """Emit an event in a tool: it is applied to the state at once, and logged.
 
-        If its method raises, the call fails: what is to be checked is checked before.
+        If the method that applies it raises, the call fails; check the state before you emit.
         """
         context: DraftContext | None = getattr(self, "_draft_context", None)
         if context is None:
             raise ReadOnlyState(
-                f"events are emitted by tools; what they make of a {type(self).__name__} of your own says fold(…)"
+                f"only tools can emit events; to apply events to your own {type(self).__name__}, use fold(…)"
             )
         context.emit(self, event)
 

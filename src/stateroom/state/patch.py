@@ -116,12 +116,12 @@ def _carry_out(owner: Any, kind: str, path: Path, needs: list[Any]) -> None:
         owner.difference_update(removed)
         owner.update(added)
     else:
-        raise ValueError(f"there is no operation {kind!r}")
+        raise ValueError(f"unknown operation {kind!r}")
 
 
 _MISFIT = (LookupError, AttributeError, TypeError, ValueError)
-"""What comes of an operation on a state that it was not made for."""
+"""Errors from an operation on a state that it was not made for."""
 
 
 def _misfit(path: Path, error: Exception) -> BadData:
-    return BadData(f"a stored change does not fit the state at {format_path(tuple(path))}: {error}")
+    return BadData(f"a stored change cannot be applied to the state at {format_path(tuple(path))}: {error}")

@@ -86,7 +86,7 @@ def fill_defaults(shape: Shape, data: Any, path: str = "") -> None:
             fill_defaults(shape.items[0 if shape.repeated else index], item, f"{path}[]")
     elif isinstance(shape, UnionShape):
         branches = [member for member in shape.members if not member.leaf]
-        if len(branches) == 1:  # else nothing tells which of them it is, while a field is missing
+        if len(branches) == 1:  # else, while a field is missing, it could be any of them
             fill_defaults(branches[0], data, path)
 
 
@@ -199,7 +199,7 @@ class Migrations:
         """Without a version of its own, a class has that of its base; the way from there is known there too."""
         newest: int = (base.version if base else 1) if version is None else version
         if not isinstance(newest, int) or newest < 1:
-            raise DefinitionError(f"{name}: a version is a whole number from 1 on, not {version!r}")
+            raise DefinitionError(f"{name}: a version must be a whole number of at least 1, not {version!r}")
         self.name = name
         self.version: int = newest
         """The newest: what the class says now."""
@@ -212,10 +212,10 @@ class Migrations:
         """Say how data of a version becomes data of the next."""
         if not 1 <= version < self.version:
             raise DefinitionError(
-                f"{self.name} is at version {self.version}: a migration from {version} leads nowhere; "
-                f"those from 1 to {self.version - 1} do"
+                f"{self.name} is at version {self.version}: add migrations from versions 1 to {self.version - 1}, "
+                f"not from {version}"
                 if self.version > 1
-                else f"{self.name} is at version 1, which nothing leads to; write class {self.name}(…, version=2)"
+                else f"{self.name} is at version 1; to add a migration, write class {self.name}(…, version=2)"
             )
         if version in self._steps:
             raise DefinitionError(f"{self.name} has two migrations from version {version}")
@@ -225,7 +225,7 @@ class Migrations:
         """Data of a version as data of the newest; each step of the way is checked. `data` may be changed."""
         if version > self.version:
             raise SchemaChanged(
-                f"it is of version {version} of {self.name}, and this code knows none later than {self.version}: "
+                f"it has version {version} of {self.name}, but this code only knows versions up to {self.version}; "
                 "read it with newer code"
             )
         for step in range(version, self.version):
@@ -239,7 +239,7 @@ class Migrations:
         migration = self._find(version)
         way = f"from version {version} of {self.name} to {version + 1}"
         if migration is None:
-            raise SchemaChanged(f"there is no migration {way}: write one with @{self.name}.migration({version})")
+            raise SchemaChanged(f"the migration {way} is missing; add it with @{self.name}.migration({version})")
         try:
             data = migration(data)
             encode(data)

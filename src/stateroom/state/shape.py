@@ -117,7 +117,7 @@ class Shape:
         try:
             return self.reader.validate_python(data)
         except ValidationError as error:
-            # Of a union, the member that the data came furthest with tells what is wrong.
+            # Of a union, the member that matched the data furthest reports the error.
             furthest = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
             raise invalid(error, path, data, furthest) from None
 
@@ -217,7 +217,7 @@ def _stored_parts(parts: Iterable[tuple[Any, Any]], shape: Shape, path: Path) ->
             key: part if type(part) in EXACT else _stored(part, shape.part(key), (*path, key)) for key, part in parts
         }
     except LookupError:  # a validator has made something else of it
-        raise InvalidState(path, f"it is not of the type that is declared, {shape.annotation}") from None
+        raise InvalidState(path, f"it does not have the declared type, {shape.annotation}") from None
 
 
 class ListShape(Shape):

@@ -34,7 +34,7 @@ LAZY = (Iterator, MappingView, deque)
 def ensure_depth(path: Path) -> None:
     """Raise if a container may not stand at this place."""
     if len(path) > MAX_DEPTH:
-        raise InvalidState(path[:1], f"a state is nested at most {MAX_DEPTH} levels deep")
+        raise InvalidState(path[:1], f"a state can be nested at most {MAX_DEPTH} levels deep")
 
 
 def is_plain(value: Any) -> bool:
@@ -89,7 +89,7 @@ def invalid(error: ValidationError, path: Path, value: Any, first: Any = None) -
     first = first or error.errors(include_url=False, include_context=False)[0]
     missing = first["type"] == "missing"
     for step in first["loc"][: -1 if missing else None]:
-        # pydantic's steps name union members, tags and validators too, which are no places of the state
+        # pydantic's steps also name union members, tags and validators, which are not places of the state
         if isinstance(value, BaseModel):
             value = value.__dict__
         places: Iterable[Any] = range(len(value)) if isinstance(value, list | tuple) else value

@@ -108,7 +108,7 @@ class Spot(NamedTuple):
 
 
 class Table(NamedTuple):
-    """New entries of a dict or set, which their keys tell apart; but a key may be the id of a new record."""
+    """New entries of a dict or set, which are distinguished by their keys; but a key may be the id of a new record."""
 
     path: Path
     """Of the dict."""
@@ -119,7 +119,7 @@ class Table(NamedTuple):
 
 
 class Crowd(NamedTuple):
-    """Entries of a dict or list that only their content tells apart: new ones of a dict, any of a list."""
+    """Entries of a dict or list that are distinguished only by content: new ones of a dict, any of a list."""
 
     path: Path
     place: Place

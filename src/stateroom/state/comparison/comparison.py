@@ -54,7 +54,7 @@ def lines(missing: Iterable[Difference], extra: Iterable[Difference]) -> list[st
         others.remove(twin)
         parts = diff(difference.before, twin.after, twin.place)
         texts += [_changed(part) for part in parts] or [_about_another(twin)]
-    return texts + [_line(other, gone="expected {}, is gone", new="not expected, {}") for other in others]
+    return texts + [_line(other, gone="expected {}, found nothing", new="unexpected {}") for other in others]
 
 
 def _line(difference: Difference, *, gone: str, new: str) -> str:
@@ -72,7 +72,7 @@ def _where(difference: Difference) -> str:
 def _about_another(difference: Difference) -> str:
     """What reads as it should, but its ids are those of other new records."""
     record = brief(difference.after, MAX_RECORD_CHARACTERS)
-    return f"{_where(difference)}: {record} is about another new record than expected"
+    return f"{_where(difference)}: {record} refers to another new record than expected"
 
 
 def _changed(difference: Difference) -> str:
@@ -182,7 +182,7 @@ def compare(base: S, found: S, gold: S, *, ignore: Iterable[str] = (), by_conten
     kind = next(iter(kinds))
     if len(kinds) > 1 or not issubclass(kind, State):
         raise DefinitionError(
-            f"compare needs three states of one class, not of {', '.join(each.__name__ for each in kinds)}"
+            f"compare needs three states of the same class, not of {', '.join(each.__name__ for each in kinds)}"
         )
     changes = Changes(Spot((), place_of(shape_of(kind), ignore, by_content), base, gold, found))
     judge = _Judge(*names_of(Side(_units(changes, "gold")), Side(_units(changes, "found"))))
