@@ -273,7 +273,7 @@ async def test_a_tool_that_fails_changes_nothing_and_says_little(serve: Any) -> 
     for how, status, code, message in [
         *((how, 500, "tool_failed", f"fail failed: unexpected {kind}") for how, kind in zip(WRONG, kinds, strict=True)),
         ("say", 400, "tool_error", "not on a Sunday"),
-        ("other", 500, "tool_failed", "fail failed: what it returned cannot be written as JSON"),
+        ("other", 500, "tool_failed", "fail failed: its output cannot be written as JSON"),
     ]:
         assert await replies.error("/fail", json={"how": how}) == (status, {"code": code, "message": message})
     status, error = await replies.error("/spoil")

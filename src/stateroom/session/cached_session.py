@@ -55,7 +55,7 @@ SMALL_STATE_BYTES = 64 * 1024
 """A state of no more bytes than this, with the changes that lead to it, is read at once when a session goes back."""
 
 LOG_IS_FULL = (
-    "it can be read, verified, forked and closed, and goes on when its past is pruned (`stateroom store prune`)"
+    "you can still read, verify, fork and close the session; to continue, prune its past (`stateroom store prune`)"
 )
 
 MAX_READS = 8
@@ -83,7 +83,7 @@ class CallCount:
 
     def __enter__(self) -> None:
         if self.calls >= self.most:
-            raise Busy(f"{self.most} calls of this session are in flight already; wait for some to end")
+            raise Busy(f"{self.most} calls of this session are already in flight; wait for some to end")
         self.calls += 1
 
     def __exit__(self, *_: object) -> None:
@@ -262,7 +262,7 @@ class CachedSession:
             kind in BEYOND_LIMIT or decided or call_id in self.progress.pending
         ):
             self.stale = True  # should some of it be pruned, the next attempt finds that out
-            raise TooLarge(f"the session's log has the {limits.max_log:,} bytes that it may have: {LOG_IS_FULL}")
+            raise TooLarge(f"the session's log has reached its limit of {limits.max_log:,} bytes: {LOG_IS_FULL}")
         large = self.store.large
         after = after or StateAt(self.state, progress_after(self.progress, kind, call_id, facts), self.outdated)
         unread = after.state is None
@@ -273,7 +273,7 @@ class CachedSession:
         head, at = self.head, limits.now()
         expires = None if head.expires - at > limits.renew_below else at + limits.ttl
         if call_id is None and self.store.remote:
-            call_id = OWN_CALL_ID + token_hex(8)  # the answer to a commit can be lost: by this id one can tell
+            call_id = OWN_CALL_ID + token_hex(8)  # the answer to a commit can be lost: this id finds it
         entry = Entry(head.revision + 1, kind, at, body.data, call_id)
         blobs = self._unstored({**body.blobs, **saved}) if body.blobs or saved else NO_BLOBS
         verdict_facts = decode(encode_json(facts)) if kind == "verdict" else None
@@ -293,7 +293,7 @@ class CachedSession:
         log = weight.log + len(snapshot.body) + _size(both) - _size(blobs)
         weight = weight_of_snapshot(len(snapshot.body), references.size, log)
         if patch and not decided and weight.state > limits.max_state:
-            raise TooLarge(f"the state would be larger than the {limits.max_state:,} bytes that it may have")
+            raise TooLarge(f"the state would exceed its limit of {limits.max_state:,} bytes")
         after = StateAt(after.state, after.progress)
         commit = Commit(head.id, entry, expires, head.fence, snapshot, both, kind == "close", phase, reward)
         return PreparedCommit(commit, after, weight, verdict_facts)
@@ -451,7 +451,7 @@ def new_session(
     log += len(snapshot.body) + _size(blobs)
     made._weight = weight_of_snapshot(len(snapshot.body) + (start.size if start else 0), references.size, log)
     if made._weight.state > limits.max_state:
-        raise TooLarge(f"the seeded state is larger than the {limits.max_state:,} bytes that it may have")
+        raise TooLarge(f"the seeded state exceeds its limit of {limits.max_state:,} bytes")
     made.seeded = replace(entry, body=write_body(facts, []).data) if body.blobs else entry
     made.all_call_ids_known = True
     made.digests[0].update(blobs)

@@ -25,7 +25,7 @@ class Edit(NamedTuple):
     reason: str = ""
 
     def check(self) -> None:
-        """Raise `InvalidArguments` if it does not say who makes it, and `InvalidState` if its changes are none."""
+        """Raise `InvalidArguments` if `by` is missing, and `InvalidState` if the changes are invalid."""
         if not checked_name("by", self.by):
             raise InvalidArguments("by: should say who makes the edit", {"by": "should say who makes the edit"})
         checked_text("reason", self.reason)

@@ -56,7 +56,7 @@ class SessionTool(Protocol):
     def procedure(self) -> Procedure: ...
     @property
     def definition(self) -> dict[str, Any]:
-        """What a model is told of it, as an OpenAI function."""
+        """The tool as an OpenAI function, for a model."""
 
     def bind(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The validated arguments, by parameter, which share nothing that can change with those that are given.
@@ -92,7 +92,7 @@ class SessionEnvironment(Protocol):
 
     @property
     def instructions_tool(self) -> SessionTool | None:
-        """What tells the agent its instructions, if anything does."""
+        """The hook that returns the agent's instructions, if there is one."""
 
     @property
     def lifecycle(self) -> Lifecycle:

@@ -179,7 +179,7 @@ class History:
             raise await self._pruned(head, revision)
 
     async def _pruned(self, head: Head, at: int) -> UnknownRevision | BadData:
-        """Why there is no snapshot to start from, up to a revision: it was pruned, or else the session is damaged."""
+        """Why a revision has no snapshot to start from: its past was pruned, or the session is damaged."""
         after = max(at, head.parent_revision + 1)  # a session's first entry is never pruned
         entry = await anext(self.entries(head.id, after=after), None)
         oldest = head.revision if entry is None else entry.revision - 1
@@ -256,7 +256,7 @@ class History:
             until = (await self.store.head(session)).revision
         start, line = line_to([entry async for entry in self.entries(session, after=after, until=until)], until)
         if start > after:
-            await self.document(session, max(after, 1))  # this tells that the past was pruned
+            await self.document(session, max(after, 1))  # raises if the past was pruned
             raise BadData(f"session {session!r} has no entry {start}")
         return [entry for entry in line if kinds is None or entry.kind in kinds]
 
@@ -286,7 +286,7 @@ class History:
     async def agent(self, head: Head, revision: int) -> AgentStatus:
         """The status of the agent at a revision; quick, whatever the state's size, if the agent spoke not long before.
 
-        It is that of the last entry that tells one, and a rewind tells that of the revision it leads back to.
+        It comes from the last entry that has one; a rewind has that of the revision it leads back to.
         """
         at, entry = await self.agent_entry(head, revision)
         if entry is not None:
@@ -294,7 +294,7 @@ class History:
         return INITIAL if at == 0 else (await self.outline(head.id, at)).progress.agent  # a snapshot has it
 
     async def agent_entry(self, head: Head, revision: int) -> tuple[int, LogEntry | None]:
-        """The entry that tells the status of the agent at a revision, and its own revision.
+        """The entry with the agent's status at a revision, and that entry's revision.
 
         None is at revision 0 if the agent has done nothing, and else at the one that was pruned.
         """
@@ -469,8 +469,8 @@ async def occurred(
     if start > after:
         raise UnknownRevision(
             session,
-            f"the past of session {session!r} was pruned, with events up to revision {start}; "
-            f"those since can be had: events(after={start})",
+            f"the events of session {session!r} up to revision {start} were pruned; "
+            f"read the later ones with events(after={start})",
         )
     for entry in line:
         for facts in entry.facts.get("events", ()):

@@ -152,7 +152,7 @@ def _other_schema(places: dict[str, str], document: Document, state_type: type[S
     difference = (first_difference(places, now) if places else None) or "its fields differ"
     development = "; while you develop, `accept_defaults` takes the defaults of new fields"
     return SchemaChanged(
-        f"the state of session {document.head.id!r} was stored by another {name} than this one: {difference}. Give the "
+        f"the state of session {document.head.id!r} was stored by a different {name}: {difference}. Give the "
         f"class a new version, class {name}(State, version={document.version + 1}), and a migration, "
         f"@{name}.migration({document.version}){development if places and only_adds(places, now) else ''}"
     )

@@ -43,7 +43,7 @@ class Resource(Generic[H]):
     """Something outside that tools work with; `H` is what they are given, by the name that an environment gives it.
 
     A class says its `kind` and what to do: `start` and `stop`, and to be exportable also `save` and `restore`. Each may
-    be sync or async, and takes no longer than a tool may. What a hook raises as a `ToolError` is told to the model.
+    be sync or async, and takes no longer than a tool may. The model sees a `ToolError` that a hook raises.
     """
 
     kind: ClassVar[Kind]
@@ -77,7 +77,7 @@ def check_resource(where: str, resource: Any) -> None:
         if kind == "exportable" and not _has(resource, hook):
             raise DefinitionError(f"{where} is exportable, so it needs a {hook} method")
         if kind != "exportable" and _has(resource, hook):
-            raise DefinitionError(f"{where} is {kind}, so nothing would call its {hook} method; take that away")
+            raise DefinitionError(f"{where} is {kind}, so its {hook} method would never be called; remove it")
 
 
 def _has(resource: Resource[Any], hook: str) -> bool:
@@ -106,7 +106,7 @@ def restart_blocker(then: Mapping[str, ResourceVersion], now: Mapping[str, Resou
     for name, version in then.items():
         if "used" in version and identity(version) != identity(now.get(name, NO_VERSION)):
             used = f"it was used at revision {version['revision']}"
-            return f"the {name} of this session can only be started afresh, and {used}"
+            return f"the {name} of this session can only be started again, but {used}"
     return None
 
 

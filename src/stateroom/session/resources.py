@@ -146,7 +146,7 @@ class ResourceManager:
         except UNSTORABLE as error:
             raise EnvironmentFailed(f"the {name} could not be saved: its content cannot be stored: {error}") from error
         if len(content) > self.most:
-            raise TooLarge(f"the {name} holds more than the {self.most:,} bytes that can be saved of it")
+            raise TooLarge(f"the {name} exceeds its limit of {self.most:,} saved bytes")
         return content
 
     def stop_handles(self, *handles: tuple[str, Any]) -> asyncio.Future[None]:
@@ -210,7 +210,7 @@ class SessionResources:
         versions = {name: version for name, version in call.progress.resources.items() if name in procedure.resources}
         there = {name: {"used": one.identity} for name, one in self._held.items() if one.sure and not one.restarted}
         if why := restart_blocker(versions, there):
-            raise SessionError(call.session, f"session {call.session!r} cannot be judged here: {why}")
+            raise SessionError(call.session, f"session {call.session!r} cannot be verified here: {why}")
         self._distrust(procedure)
         call = await self.lend(procedure, call)
         self._distrust(procedure)
@@ -298,7 +298,7 @@ class SessionResources:
             content = await History(manager.store).content(call.session, large)
             return HeldResource(await manager.restored(name, call, content), large.digest, restarted=False)
         if version:
-            logger.warning("the %s of session %s is started afresh: the one that was used is gone", name, call.session)
+            logger.warning("the %s of session %s is started again: the previous one is gone", name, call.session)
         return HeldResource(await manager.started(name, call), identity(version), restarted=bool(version))
 
     async def _used(self, held: Mapping[str, HeldResource]) -> Used:

@@ -204,7 +204,7 @@ class _Workers:
                     await asyncio.sleep(PAUSES.after(looks))
                     if (work := self.run(function)) is not None:
                         return work
-        raise Busy(f"{MAX_THREADS} tools are at work already, or stuck; try again later")
+        raise Busy(f"{MAX_THREADS} tools are already running or stuck; try again later")
 
     def _start(self) -> SimpleQueue[Callable[[], None]]:
         self._threads += 1

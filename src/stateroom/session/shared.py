@@ -124,7 +124,7 @@ class Shared:
         except (StoreUnavailable, SessionError) as error:  # the next one to come here does it
             self.cached.stale = True
             if not isinstance(error, Conflict | DuplicateCall):
-                logger.warning("a change of %s is still to be entered: %s", self.cached.head.id, error)
+                logger.warning("a change of %s could not be applied yet: %s", self.cached.head.id, error)
 
     async def drop(self) -> None:
         """Take back the change that was announced: the session has decided against it."""
@@ -198,7 +198,7 @@ class Shared:
         if entry is None:
             if head.revision >= revision:
                 raise BadData(
-                    f"session {session!r} has no entry {revision}, which decides about {self.cached.head.id!r}"
+                    f"session {session!r} lacks entry {revision}, which decides a change of {self.cached.head.id!r}"
                 )
             return None
         shared = entry.facts.get("shared", {})
@@ -434,8 +434,8 @@ def first_state(environment: SessionEnvironment, hook: str, state: Any) -> State
         if lacking := [
             name for name, field in wanted.model_fields.items() if field.is_required() and name not in fields
         ]:
-            missing = f"{environment.name}.{hook} returns a {given.__name__}, which has no {', '.join(lacking)}"
-            raise DefinitionError(f"{missing}; write a {hook} that returns a {wanted.__name__}, or give a default")
+            missing = f"{environment.name}.{hook} returns a {given.__name__} without {', '.join(lacking)}"
+            raise DefinitionError(f"{missing}; write a {hook} that returns a {wanted.__name__}, or add defaults")
         state = wanted.model_construct(**fields)
     with contained:
         copy: State = shape_of(wanted).validate_copy(state, ())

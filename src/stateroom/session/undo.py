@@ -82,7 +82,7 @@ async def _places(history: History, head: Head, revision: int) -> AsyncIterator[
         if entry is not None and entry.kind == "rewind":
             continue
         replied = entry is not None and entry.kind == "call" and entry.name == "reply"
-        if begun and not (is_message and replied):  # a reply and the message that tells it are one step
+        if begun and not (is_message and replied):  # a reply and the message with it are one step
             yield at
         if entry is None:
             return

@@ -80,7 +80,7 @@ class Copier:
                 arrived = await self.target.maintenance.export(session)
             wrong = _difference(record, arrived)
             if wrong:
-                raise StoreError(f"the copy of session {session!r} is not what was copied: {wrong}")
+                raise StoreError(f"the copy of session {session!r} differs from the original: {wrong}")
             bodies = [entry.body for entry in record.entries] + [snapshot.body for snapshot in record.snapshots]
             size = sum(map(len, bodies)) + sum(map(len, record.blobs.values()))
             self.copied[session] = Copied(record.head.revision, len(record.entries), size)
@@ -104,7 +104,7 @@ class Copier:
         if record.head.continues(there) and there.revision > whole_after(record):
             last = await self.target.entries(session, after=there.revision - 1)
             if last != [entry for entry in record.entries if entry.revision == there.revision]:
-                raise StoreError(f"session {session!r} has gone on in the target in another way, and is left as it is")
+                raise StoreError(f"session {session!r} has diverged in the target, and was not copied")
 
 
 def _world_of(record: Record) -> str | None:

@@ -35,7 +35,7 @@ async def each_session(store: Store, work: Callable[[Head], Awaitable[T]]) -> As
                 return []
             raise
         except BadData as error:
-            logger.warning("session %r is left out: %s", head.id, error)
+            logger.warning("session %r is skipped: %s", head.id, error)
             return []
 
     async for page in store.pages():

@@ -44,7 +44,7 @@ class Migrated(NamedTuple):
 
     outcome: Outcome
     version: int | None = None
-    """That of the schema which it was stored in, if that could be told."""
+    """The version of the schema that it was stored in, if known."""
     why: str = ""
     """Why it failed."""
 
