@@ -1,4 +1,4 @@
-"""How it is reached: environments and models over HTTP, MCP and OpenAI's APIs."""
+"""Servers: environments and models over HTTP, MCP and OpenAI's APIs."""
 
 import lazy_loader
 

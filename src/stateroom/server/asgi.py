@@ -58,7 +58,7 @@ PROBES = frozenset({"/", "/health", "/ready"})
 """Paths that are answered however many requests are in flight: their clients decide whether a busy server lives."""
 
 ROLLOUT = re.compile(r"/ng-rollout/([A-Za-z0-9][A-Za-z0-9._-]*)(?=/)")
-"""A prefix by which clients tell their rollouts apart."""
+"""A prefix by which clients distinguish their rollouts."""
 
 MAX_PATH_CHARACTERS = 1000
 """Characters of a path in a log line, which must be short enough to be written at once: other processes write too."""
@@ -132,7 +132,7 @@ class ASGIApplication(ABC):
                 else:
                     request.body = body
                 if self.in_flight >= self.limits.max_calls:  # counted when it is whole: a slow client keeps nobody out
-                    raise Busy(f"{self.limits.max_calls} requests are in flight already; try again in a second")
+                    raise Busy(f"{self.limits.max_calls} requests are already in flight; try again in a second")
             self.in_flight += 1
             try:
                 if endpoint is None:

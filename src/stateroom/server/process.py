@@ -114,7 +114,7 @@ def bind(host: str, port: int) -> socket.socket:
         listening.listen(MAX_BACKLOG)
     except (OSError, TypeError) as error:  # a TypeError: the name cannot be one
         listening.close()
-        reason = getattr(error, "strerror", None) or "this is no address"
+        reason = getattr(error, "strerror", None) or "invalid address"
         raise CannotListen(f"cannot listen on {host}:{port}: {reason}") from error
     return listening
 
@@ -124,7 +124,7 @@ def run_stdio(
 ) -> None:
     """Serve an environment's tools over MCP at standard input and output, in a new session, until the client leaves.
 
-    The client gets the task's prompt as the server's instructions. `announce` is told the session's id.
+    The client gets the task's prompt as the server's instructions. `announce` is called with the session's id.
     """
     try:
         from stateroom.server.mcp import serve_stdio  # noqa: PLC0415 - this imports the MCP SDK

@@ -130,8 +130,8 @@ class Routes:
 
     def _server_operations(self, docs: Docs) -> list[Operation]:
         operations = [
-            get("/", _ok, name="root", about="Whether the server runs."),
-            get("/health", _ok, name="health", about="Whether the process runs."),
+            get("/", _ok, name="root", about="Check that the server runs."),
+            get("/health", _ok, name="health", about="Check that the process runs."),
             get("/ready", self._ready, name="ready"),
             get("/metrics", self._metrics, name="metrics", admit=self._check_operator),
             get("/openapi.json", self._openapi, name="openapi", reply=dict[str, Any], admit=self._check_operator),
@@ -190,21 +190,21 @@ class Routes:
         return next((start for start in self._prefixes if path == start or path.startswith(f"{start}/")), None)
 
     async def _ready(self, request: HTTPRequest) -> ProbeReply:
-        """Whether the server is ready: the store answers."""
+        """Check that the server is ready: the store answers."""
         if self.services.stopping.is_set():
             raise Busy("the server is stopping")
         await self.services.store.heads(limit=1)
         return ProbeReply()
 
     async def _metrics(self, request: HTTPRequest) -> PlainTextResponse:
-        """Metrics for Prometheus."""
+        """Read the metrics for Prometheus."""
         accept = request.headers.get(b"accept", b"")
         await self.services.count.refresh()
         text, content_type = self.services.metrics.exposition(accept, self.services.count.live)
         return PlainTextResponse(text, headers={"content-type": content_type.decode()})
 
     async def _openapi(self, request: HTTPRequest) -> Response:
-        """This document."""
+        """Read this document."""
         return Response(self._document, media_type="application/json")
 
     @cached_property
@@ -218,7 +218,7 @@ class Routes:
         if start == "/admin":
             check_admin(scope[REQUEST], self.services.options)
         if start is not None:
-            raise NotFound(f"there is nothing at {path}; {self._prefixes[start][1]}")
+            raise NotFound(f"unknown path {path}; {self._prefixes[start][1]}")
         if len(environments) == 1:
             [served], rest = environments.values(), path[1:]
         else:
@@ -226,7 +226,7 @@ class Routes:
             if name not in environments:
                 known = ", ".join(f"/{name}" for name in environments)
                 hint = f"environments are at {known}" if known else "this server has no endpoints for agents"
-                raise NotFound(f"there is nothing at {path}; {hint}")
+                raise NotFound(f"unknown path {path}; {hint}")
             served = environments[name]
         await starlette_response(await served.no_tool(scope[REQUEST], rest))(scope, receive, send)
 
@@ -280,7 +280,7 @@ class MCPEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.served.admit_mcp(scope[REQUEST])
         if self._server is None:
-            message = "this server cannot speak MCP without the mcp package, version 2: pip install 'stateroom[mcp]'"
+            message = "MCP needs version 2 of the mcp package: pip install 'stateroom[mcp]'"
             await starlette_response(error_response(501, "not_installed", message))(scope, receive, send)
             return
         await self._server(scope, receive, send)

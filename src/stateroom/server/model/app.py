@@ -62,7 +62,7 @@ OPENAI_STATUS: dict[type[errors.StateroomError], tuple[int, str | None]] = {
 """Status and code of errors for which OpenAI's APIs have others."""
 
 HEADERS = {500: ((b"x-should-retry", b"false"),), 503: (RETRY_AFTER,)}
-"""Headers by status: they tell OpenAI's clients not to send the same request again, or when to."""
+"""Headers by status, with which OpenAI's clients decide whether and when to retry."""
 
 
 class UnknownModel(errors.NotFound):
@@ -165,9 +165,9 @@ class ModelApplication(ASGIApplication):
 
     def _check_model(self, name: Any) -> None:
         if not isinstance(name, str):
-            raise wrong_field("model", f"should be the model's name, {self.name!r}")
+            raise wrong_field("model", f"should be the name of the model, {self.name!r}")
         if name != self.name:
-            raise UnknownModel(f"there is no model {name!r:.200} here; this server has {self.name!r}")
+            raise UnknownModel(f"unknown model {name!r:.200}; this server has {self.name!r}")
 
     # Errors, in the form that OpenAI's clients expect.
 
@@ -190,7 +190,7 @@ class ModelApplication(ASGIApplication):
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
     known = f"{', '.join([*APIS, CONVERSATIONS, MODELS])} and /health"
-    raise errors.NotFound(f"there is nothing at {unquote(scope['path'])}; there are {known}")
+    raise errors.NotFound(f"unknown path {unquote(scope['path'])}; this server has {known}")
 
 
 def _conversation_id(given: Any) -> str:
