@@ -1,4 +1,4 @@
-"""How a person sees it: a web page on the sessions of a store and the runs in a folder, and its API."""
+"""Studio: a web page for the sessions of a store and the runs in a folder, and its API."""
 
 from stateroom.studio.app import Mode, Studio
 

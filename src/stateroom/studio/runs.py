@@ -164,7 +164,7 @@ class _IndexedRun:
 
 
 class RunsAPI:
-    """The endpoints on the runs below a folder. Links are refused, and so is all that is no run."""
+    """The endpoints on the runs below a folder. Links are refused, and so is everything that is not a run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
@@ -242,7 +242,7 @@ class RunsAPI:
         run = await asyncio.to_thread(StoredRun.named, self.folder, name)
         link = next(self._links(run.files), None)
         if link is not None:
-            raise Forbidden(f"{link.relative_to(self.folder)} is a link, and links are not followed: copy the run here")
+            raise Forbidden(f"{link.relative_to(self.folder)} is a link, and links are not followed; copy the run here")
         return run
 
     async def _run(self, name: str) -> _IndexedRun:
@@ -268,7 +268,7 @@ def _version(index: RunIndex) -> str:
 
 
 def _state(index: RunIndex) -> Data:
-    """What a response tells of the index. It is read before the rows, so that it never promises more than they are."""
+    """The state of the index for a response. It is read before the rows, so it never promises more than they have."""
     indexed, size = index.progress
     return {"version": _version(index), "progress": {"indexed": indexed, "size": size}}
 
@@ -334,9 +334,9 @@ class RunStores:
             assert run.store is not None
             return run.store
         if run.store is None:
-            raise NotFound(f"run {run.files.rollouts.name} has kept no sessions")
+            raise NotFound(f"run {run.files.rollouts.name} did not keep its sessions")
         if run.store != without_secrets(own):
-            raise NotFound(f"the sessions of this run are in {run.store}: open Studio on that store to see them")
+            raise NotFound(f"the sessions of this run are in {run.store}; open Studio on that store to see them")
         return own
 
     async def _open(self, url: str, resources: AsyncExitStack) -> ASGIApp:
