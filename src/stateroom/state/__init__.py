@@ -1,4 +1,4 @@
-"""What state is: typed models, drafts that record their changes, patches, and their bytes."""
+"""State: typed models, drafts that record their changes, patches, and their encoding."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""How a state that changes by events only does so: in a tool, and when its events are folded."""
+"""Applying events to a state that can only change by events: in a tool, and with `fold`."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def _by_place(changes: Patch) -> Patch:
 
 
 def fold(state: S, events: Iterable[Event]) -> S:
-    """The state after the events of a call; what they do not touch is shared with the state that is given.
+    """Return the state after some events; it shares all unchanged parts with the given state.
 
-    Of a state that may only be read, such as `session.state`, it gives one that may only be read.
+    For a read-only state, such as `session.state`, the result is read-only too.
     """
     context: DraftContext | None = getattr(state, "_draft_context", None)
     base: Any = state if context is None else committed(state)
@@ -84,7 +84,7 @@ def fold(state: S, events: Iterable[Event]) -> S:
 
 
 def committed(draft: Any) -> Any:
-    """What a draft stands for; if it has changed, a copy."""
+    """The state of a draft; a copy, if the draft has changed."""
     return shape_of(type(draft._draft_base)).validate_copy(draft, ()) if changes_in(draft) else draft._draft_base
 
 

@@ -1,4 +1,4 @@
-"""Events: what happened to a state, in the author's words, and what each of them does to it.
+"""Events of a state, and the methods that apply them.
 
 A state class with a method marked `@applies` changes by events only, so that it is at any time what its events have
 made of the seeded one. The log has the events of a call beside its patch: to read a log needs no code of the author's
@@ -23,11 +23,11 @@ _MARK = "__stateroom_applies__"
 
 
 class Event(Versioned, BaseModel):
-    """Something that happened: `class Deposited(Event)`, with fields of the types that a state can have.
+    """An event: `class Deposited(Event)`, with fields of the types that a state can have.
 
-    It is stored under a name, `class Deposited(Event, name="money_in")`; by default that of the class in snake_case. A
-    class whose fields change gets a new version, `class Deposited(Event, version=2)`, and a migration from the one
-    before, so that the events in old logs can still be read.
+    It is stored under a name, `class Deposited(Event, name="money_in")`, by default the class name in snake_case. When
+    you change the fields of a class, give it a new version, `class Deposited(Event, version=2)`, and a migration from
+    the previous one, to read the events in old logs.
     """
 
     __event_name__: ClassVar[str] = "event"
@@ -75,14 +75,14 @@ def applies(event: type[E]) -> Callable[[Callable[[S, E], None]], Callable[[S, E
 
 
 class Applier(NamedTuple):
-    """What an event does to a state."""
+    """A method that applies an event to a state."""
 
     event: type[Event]
     method: Callable[[Any, Any], None]
 
 
 Appliers = Mapping[str, Applier]
-"""What events do to a state, by their names."""
+"""The methods that apply events to a state, by the names of the events."""
 
 
 def find_appliers(state: type) -> Appliers:
@@ -127,7 +127,7 @@ def _refuse_second(where: str, known: Applier, applier: Applier) -> None:
 
 
 def applier_of(state: type, appliers: Appliers, event: object) -> Callable[[Any, Any], None]:
-    """What an event does to a state; `DefinitionError` if it does nothing."""
+    """The method that applies an event to a state; raises `DefinitionError` if there is none."""
     if not isinstance(event, Event):
         raise DefinitionError(f"{type(event).__name__} is not an event; derive the class from Event")
     known = appliers.get(event.__event_name__)

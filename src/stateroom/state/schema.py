@@ -28,7 +28,7 @@ from stateroom.state.union import UnionShape
 
 
 class Schema(NamedTuple):
-    """What a state class looks like."""
+    """The version and the fields of a state class."""
 
     version: int
     fingerprint: str
@@ -165,24 +165,24 @@ Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Versioned:
-    """What a class needs whose data is stored: `class Cart(State, version=2)`, and the way there from version 1."""
+    """Versions and migrations of a class whose data is stored: `class Cart(State, version=2)`."""
 
     __migrations__: ClassVar[Migrations]
 
     @classmethod
     def accept_defaults(cls) -> None:
-        """Read what was stored before a field with a default was added, and take the default. For development.
+        """Fill in the defaults of new fields when reading older data. Only for development.
 
-        A released class gets a new version instead, and a migration, which can do better than a default.
+        Give a released class a new version and a migration instead.
         """
         cls.__migrations__.accepts_defaults = True
 
     @classmethod
     def migration(cls, version: int) -> Callable[[Migration], Migration]:
-        """Mark a function that turns the plain data of a version into that of the next: `@Cart.migration(1)`.
+        """Mark a function that migrates data from a version to the next: `@Cart.migration(1)`.
 
-        It gets a dict of the fields, in which models are dicts and enums their values, and returns one; it may change
-        the one it got.
+        It takes a dict of the fields, in which models are dicts and enums their values, and returns such a dict; it may
+        change its argument.
         """
 
         def mark(function: Migration) -> Migration:
@@ -193,7 +193,7 @@ class Versioned:
 
 
 class Migrations:
-    """The way from each version of a class to the next."""
+    """The migrations of a class."""
 
     def __init__(self, name: str, version: int | None, base: Migrations | None = None) -> None:
         """Without a version of its own, a class has that of its base; the way from there is known there too."""
@@ -202,14 +202,14 @@ class Migrations:
             raise DefinitionError(f"{name}: a version must be a whole number of at least 1, not {version!r}")
         self.name = name
         self.version: int = newest
-        """The newest: what the class says now."""
+        """The version of the current class."""
         self.accepts_defaults = False
         """Whether a new field with a default needs no new version."""
         self._base = base
         self._steps: dict[int, Migration] = {}
 
     def add(self, version: int, migration: Migration) -> None:
-        """Say how data of a version becomes data of the next."""
+        """Add the migration from a version to the next."""
         if not 1 <= version < self.version:
             raise DefinitionError(
                 f"{self.name} is at version {self.version}: add migrations from versions 1 to {self.version - 1}, "

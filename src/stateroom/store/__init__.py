@@ -1,4 +1,4 @@
-"""Where state lives: the `Store` contract, the stores, and the suite that every store passes."""
+"""Stores for sessions: the `Store` contract, its implementations, and the conformance suite for both."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""What a store keeps of a session: its head, entries, snapshots and blobs."""
+"""The data that a store keeps of a session: its head, entries, snapshots and blobs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def lost_parts(kind: str, session: str) -> str:
 
 
 class SessionBasics(msgspec.Struct, frozen=True, gc=False):
-    """Whose session it is, since when, until when, and how far it has come."""
+    """The owner, age, expiry and revision of a session."""
 
     id: str
     environment: str
@@ -106,7 +106,7 @@ class SessionBasics(msgspec.Struct, frozen=True, gc=False):
 
 
 class Head(SessionBasics, frozen=True, gc=False):
-    """What a store knows of a session without reading its log."""
+    """The data that a store has of a session without reading its log."""
 
     closed: bool = False
     parent: str | None = None
@@ -117,7 +117,7 @@ class Head(SessionBasics, frozen=True, gc=False):
     """The token of the current or last lease holder."""
     leased_until: float = 0.0
     phase: str | None = None
-    """The phase of the session's agent; None until an agent does something in it, or in the one it was forked from."""
+    """The phase of the session's agent; None until an agent acts in the session, or in the one it was forked from."""
     reward: float | None = None
     """The reward of its verdict."""
 
@@ -193,7 +193,7 @@ class Head(SessionBasics, frozen=True, gc=False):
             raise OutdatedRecord(self.id)
 
     def status(self, now: float) -> Status:
-        """Whether something may be added to this session, and if not, why."""
+        """Whether the session can be changed at this time."""
         if self.closed:
             return "closed"
         return "expired" if self.expires <= now else "live"
@@ -217,7 +217,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 class Commit(msgspec.Struct, frozen=True, gc=False):
-    """An entry to append to a session, and what is written with it."""
+    """An entry to append to a session, with the data that is written along with it."""
 
     session: str
     entry: Entry
@@ -232,7 +232,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     phase: str | None = None
     """The agent's new phase; None keeps the old one."""
     reward: float | None = None
-    """The reward, if it is the verdict; None keeps what there is."""
+    """The reward, if the entry is the verdict; None keeps the old one."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -244,7 +244,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """All that a store has of one session; entries and snapshots are in the order of their revisions."""
+    """All data of one session; entries and snapshots are ordered by revision."""
 
     head: Head
     entries: list[Entry]

@@ -1,4 +1,4 @@
-"""Store URLs: what they mean, which class serves them, and how they are shown.
+"""Store URLs: parsing them, finding their store class, and hiding their secrets.
 
 Every URL may have these options, whatever the store:
 
@@ -62,7 +62,7 @@ _SECRET_NAME = re.compile(r"pass|pwd|secret|token|key|credential|auth", re.IGNOR
 """Names of other values that may be a secret."""
 
 HIDDEN = "***"
-"""What is shown in place of a secret."""
+"""The placeholder for a secret."""
 
 
 class StoreURL(NamedTuple):
@@ -199,7 +199,7 @@ def _wrappers(common: StoreURL) -> Iterator[Callable[[Store], Store]]:
 
 
 def store_class(url: str) -> type[Store]:
-    """The class that serves a URL's scheme."""
+    """The store class for a URL's scheme."""
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
         raise UnknownStore(

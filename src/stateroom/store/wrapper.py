@@ -2,7 +2,7 @@
 
 `WrappedStore` hands every operation on through one method, `around`, where it can be timed, traced or repeated.
 `TransformedStore` changes the bodies on their way in and out. What it writes begins with `MARK`, the one byte that
-msgpack never has, and a letter for the form. So bodies written before and after a form was added can be told apart, and
+msgpack never has, and a letter for the form. So bodies written before and after a form was added can be distinguished, and
 a reader that does not know the form fails to decode it instead of reading other data.
 """
 
