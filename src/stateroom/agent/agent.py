@@ -81,7 +81,7 @@ class Tools(Protocol):
 
 
 class Workspace(Tools, Protocol):
-    """What an agent works in: a session, or a client of one."""
+    """The workspace of an agent: a session, or a client of one."""
 
     @property
     def replies(self) -> bool:

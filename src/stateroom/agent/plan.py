@@ -215,7 +215,7 @@ class Planner(WrappedWorkspace):
 
 
 def plans_in(items: Sequence[Item]) -> list[TaskState]:
-    """What the plan in a conversation has been, from the first to the newest."""
+    """The plans in a conversation, from the first to the newest."""
     return [plan for _, plan in _plans(items)]
 
 

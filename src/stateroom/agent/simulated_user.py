@@ -28,7 +28,7 @@ MAX_STEPS = 10
 """Answers of a user's model before the user says something, by default."""
 
 GREETING = "Hello! How can I help you?"
-"""What a user who speaks first is shown, since a model can only answer."""
+"""The message for a user who speaks first, since a model can only answer."""
 
 END = function_tool("end_conversation", "End the conversation: you have what you wanted, or will not get it.")
 """The tool with which a user's model ends the conversation."""

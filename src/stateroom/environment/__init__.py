@@ -1,4 +1,4 @@
-"""What authors write: environments, tools, tasks and verdicts."""
+"""Environments, tools, tasks and verdicts: the classes for authors."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""`Environment`: what authors write."""
+"""`Environment`: the base class of an author's environment."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Environment(Generic[S, T]):
     """
 
     name: ClassVar[str]
-    """The name in logs and files; the class's name in snake_case, unless set."""
+    """The name in logs and files; by default the class name in snake_case."""
 
     examples: ClassVar[str | None] = None
     """A JSONL file of example tasks, next to the module of the class."""
@@ -85,7 +85,7 @@ class Environment(Generic[S, T]):
     """Scripted policies by name, such as `reference` and `noisy`."""
 
     resources: ClassVar[Mapping[str, Resource[Any]]] = {}
-    """What each session has outside its state, by the name of the injected parameter."""
+    """The resources of each session, by the name of the injected parameter."""
 
     lifecycle: ClassVar[Lifecycle] = STANDARD
     """The phases and events of its agents."""
@@ -281,10 +281,10 @@ class Environment(Generic[S, T]):
     # What an author may override.
 
     def world(self) -> Any:
-        """Make the state that all sessions start from; they share the parts that they do not change.
+        """Return the state that all sessions start from; they share its unchanged parts.
 
-        It is made once per process and stored once per store, so it may be large. It should be the same each time: one
-        that differs is another world, and is stored separately.
+        It is made once per process and stored once per store, so it may be large. Return the same state each time: a
+        different one is another world, and is stored separately.
         """
         raise NotImplementedError
 
@@ -317,7 +317,7 @@ class Environment(Generic[S, T]):
     def reply(self, *args: Any, **kwargs: Any) -> str | Awaitable[str | None] | None:
         """Return the user's answer to a `message` of the agent; None ends the conversation.
 
-        An environment with a `reply` is multi-turn: the agent continues with the answer. It may change the state.
+        An environment with a `reply` is multi-turn: the agent continues with the answer. `reply` may change the state.
         Without a `reply`, a message without tool calls ends the episode.
         """
         raise NotImplementedError

@@ -24,9 +24,9 @@ MODIFIED = 315_532_800
 class TempFolder(Resource[Path]):
     """A private folder, injected as a `Path`: `resources = {"folder": TempFolder()}`.
 
-    After each call that changed something, the whole folder is stored: files, folders, links within it, and which files
-    are executable, but not times, owners and other permissions. A call fails if it leaves more than `max_bytes` there,
-    a link that leads out of the folder, or anything but files and folders.
+    After each call that changes the folder, all of it is stored: files, folders, internal links, and executable bits,
+    but not times, owners and other permissions. A call fails if the folder then exceeds `max_bytes`, or contains a link
+    that leads out of it or a special file.
     """
 
     kind = "exportable"

@@ -29,12 +29,12 @@ NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
 def registered() -> dict[str, str]:
-    """The registered environments: `module:Class` by name."""
+    """Return the registered environments: `module:Class` by name."""
     return {point.name: point.value for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
 
 
 def find_environment(reference: str) -> type[Environment[Any, Any]]:
-    """The class of a `name`, `module:Class` or `path.py:Class`. Raises `NotFound` or `InvalidEnvironment`."""
+    """Find the class of a `name`, `module:Class` or `path.py:Class`. Raises `NotFound` or `InvalidEnvironment`."""
     environment: Any
     if ":" in reference:
         environment = load_class(reference)
@@ -52,7 +52,7 @@ def find_environment(reference: str) -> type[Environment[Any, Any]]:
 
 
 def load_class(reference: str) -> Any:
-    """The class of a `module:Class` or `path.py:Class`. Raises `NotFound` or `CannotImport`."""
+    """Load the class of a `module:Class` or `path.py:Class`. Raises `NotFound` or `CannotImport`."""
     where, _, name = reference.rpartition(":")
     if not where or not name or where.startswith("."):
         raise NotFound(f"{reference!r} must have the form module:Class or path.py:Class")
@@ -122,7 +122,7 @@ def make_environment(
     environment: str | type[Environment[Any, Any]] | Environment[Any, Any],
     arguments: Mapping[str, Any] = NO_ARGUMENTS,
 ) -> Environment[Any, Any]:
-    """An instance of an environment: a registered name, `module:Class`, `path.py:Class`, a class or an instance.
+    """Make an instance of an environment: a registered name, `module:Class`, `path.py:Class`, a class or an instance.
 
     The `arguments` are validated against the annotations of its constructor. Raises `NotFound` for an unknown
     environment or argument, `DefinitionError` if an argument is missing or invalid, and `InvalidEnvironment`.

@@ -182,7 +182,7 @@ class Hook:
 
 
 class Injectable(NamedTuple):
-    """What an environment can inject besides what every one can."""
+    """The environment's own injectable parameters."""
 
     state_type: type[State] | None
     resources: frozenset[str]

@@ -153,7 +153,7 @@ def _has_session(request: HTTPRequest) -> bool:
 
 
 def _remote_problem(request: HTTPRequest) -> str | None:
-    """What shows that a request is not of a program on this machine; None if nothing does.
+    """The sign that a request does not come from a program on this machine, if there is one.
 
     Two others send requests from this machine: a proxy, for anybody, and a browser, for a web page. A model's client
     may send the token of a session or a thread as a bearer token.

@@ -1,4 +1,4 @@
-"""What the APIs share: parameters, cursors, server-sent events, and the status of an agent."""
+"""Shared parts of the APIs: parameters, cursors, server-sent events, and the status of an agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ASGI application under every server of ours: what each request passes, whatever answers it.
+"""The ASGI application under every server: the checks and counts that each request passes.
 
 Endpoints that must be fast are called directly. All others are behind a Starlette router, which costs as much as a
 tool call.
@@ -65,7 +65,7 @@ MAX_PATH_CHARACTERS = 1000
 
 
 class ServerState(NamedTuple):
-    """What the protocol knows of the application."""
+    """The application's state for the protocol."""
 
     limits: Limits
     stopping: asyncio.Event
@@ -81,7 +81,7 @@ class ASGIApplication(ABC):
         self.limits = limits
         self.hosts = None if hosts is None else AllowedHosts(hosts)
         self.endpoints: dict[str, Endpoint] = {}
-        """What answers a POST without the router, by path."""
+        """The endpoints that answer a POST without the router, by path."""
         self.cookies: list[SessionCookies] = []
         """The session cookies that go back with each response."""
         self.access_log: AccessLog | None = None

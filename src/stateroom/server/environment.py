@@ -132,7 +132,7 @@ class ServedEnvironment:
         if self.stateless:  # its sessions cannot be lost, and need not be there
             self.acting = {**optional, "errors": (401, *SLOW)}
         self.asking: dict[str, Any] = {**self.acting, "errors": (502, *self.acting["errors"])}
-        """What the declarations of endpoints share that close a session, seed one, act in one, or also ask a model."""
+        """Shared declarations of endpoints that close a session, seed one, act in one, or also ask a model."""
 
     def operations(self) -> list[Operation]:
         """The endpoints, in the order of an episode."""

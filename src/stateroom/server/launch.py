@@ -35,10 +35,10 @@ def start_server(
     warn: Callable[[str], None] = print,
     exits: bool = False,
 ) -> None:
-    """Serve environments over HTTP and MCP until Ctrl-C; with `extensions` there may be none.
+    """Serve environments over HTTP and MCP until Ctrl-C; with `extensions`, environments are optional.
 
-    `for_operator`, there are no endpoints for agents, and expired sessions stay in the store. `say` and `warn` get what
-    a person should read. With `exits`, the process ends with the server, whatever its threads still do.
+    With `for_operator`, the server has no endpoints for agents, and keeps expired sessions. `say` and `warn` print
+    messages for a person. With `exits`, the process ends with the server, even if its threads are still running.
     """
     environments, env_args = _environments(given)
     if not environments and not extensions:
@@ -126,7 +126,7 @@ def _announce(
 
 
 def _missing(options: ApplicationOptions, origin: str) -> list[str]:
-    """What makes a server for agents that others can reach less safe."""
+    """The security problems of a server for agents that other machines can reach."""
     complaints = []
     if options.admin_token is None:
         complaints.append("without an admin token, /admin only answers on this machine")

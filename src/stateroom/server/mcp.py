@@ -97,7 +97,7 @@ CHOICE = {
 
 
 class _Message(msgspec.Struct):
-    """What is read of a message before the SDK reads it."""
+    """The part of a message that is read before the SDK reads it."""
 
     method: str = ""
 
@@ -315,7 +315,7 @@ def _listed(tool: Tool) -> ListedTool:
 
 
 def _meta(params: CallToolRequestParams) -> Mapping[str, Any]:
-    """What a client says of its call; the session validates the call's id."""
+    """The client's metadata of a call; the session validates the call's id."""
     return {**params.meta} if params.meta else {}
 
 

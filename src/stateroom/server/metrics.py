@@ -166,7 +166,7 @@ class Metrics:
     def requests(
         self, posted: Mapping[str, str], route_of: Callable[[str, str], str]
     ) -> Callable[[str, str, int], None]:
-        """What counts requests by method, path and status: one function, as every call passes it.
+        """The function that counts requests by method, path and status; every call passes it.
 
         `posted` has the routes of some paths that are posted to; `route_of` gives those of all others.
         """
@@ -236,7 +236,7 @@ class Metrics:
         yield CounterMetricFamily("stateroom_conflicts", "Commits refused because another was first", conflicts)
 
     def _processes(self) -> Iterator[Metric]:
-        """What the system knows of each worker's process, by the number of the worker."""
+        """The system's metrics of each worker's process, by the number of the worker."""
         rows = [self._row] if self._files is None else self._files.rows()
         metrics: dict[str, Metric] = {}
         for worker, row in enumerate(rows):

@@ -65,7 +65,7 @@ STATUSES = {
     503: "The server is at capacity, or the store does not answer. Try again after `Retry-After` seconds.",
     504: "The operation exceeded its timeout.",
 }
-"""What a status means."""
+"""The meaning of each status."""
 
 UNEXPECTED = ("environment_error", "internal_error")
 """The codes of unexpected errors of the server or the environment."""

@@ -147,7 +147,7 @@ def run_stdio(
 
 
 def _prompt(parameters: dict[str, Any]) -> str:
-    """What a task asks of the model, as a text."""
+    """A task's prompt, as a text."""
     messages = [text_of(item) for item in input_items(parameters.get("input") or "")]
     return "\n\n".join(text for text in (parameters.get("instructions") or "", *messages) if text)
 

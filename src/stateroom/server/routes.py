@@ -65,7 +65,7 @@ class Extension(Protocol):
         """Say where it is, once the server listens at a URL."""
 
     def app(self, services: Services, models: Mapping[str, ModelSource]) -> ExtensionApp:
-        """What answers below the path. `models` has the models that can act in environments, by their names."""
+        """The application below the path. `models` has the models that can act in environments, by name."""
 
 
 class ExtensionApp(Protocol):

@@ -1,4 +1,4 @@
-"""What the parts of a server share: its options, store, environments, API keys and counts."""
+"""Shared parts of a server: its options, store, environments, API keys and counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Services:
     count: SessionCount
     """The number of live sessions; set by `start`."""
     resources: AsyncExitStack
-    """What is closed when the server stops; set by `start`."""
+    """The resources to close when the server stops; set by `start`."""
 
     def __init__(
         self,

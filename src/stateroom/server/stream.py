@@ -147,7 +147,7 @@ class FollowedSessions:
             return self._newest
 
     async def follow(self, session: str) -> NewEntries:
-        """What is new in a session, for as long as somebody holds it."""
+        """The new entries of a session, for as long as a stream uses them."""
         known = self._followed.get(session)
         if known is None:
             revision = (await self._services.store.head(session)).revision

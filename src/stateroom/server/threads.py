@@ -30,7 +30,7 @@ from stateroom.server.tokens import Signer
 from stateroom.state import to_json
 
 PURPOSE = "/threads"
-"""What thread tokens are signed for. No environment has this name, so a session's token is not valid here."""
+"""The purpose of thread tokens. No environment has this name, so a session's token is not valid here."""
 
 
 # Parameters.

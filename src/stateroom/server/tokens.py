@@ -95,7 +95,7 @@ class Signer:
         return subject, name, age, key
 
     def seed_key(self, subject: str) -> str:
-        """What the client that seeded a session needs to seed it again; it does not follow from the token."""
+        """The key with which a client can seed its session again; it does not follow from the token."""
         return _mac(self._seed_keys[0], subject.encode())
 
     def is_seed_key(self, subject: str, given: str) -> bool:

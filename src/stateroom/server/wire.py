@@ -1,4 +1,4 @@
-"""What goes over the wire between an environment and its clients: bodies of requests and of replies.
+"""The wire protocol between an environment and its clients: bodies of requests and replies.
 
 Endpoints that must be fast read their requests by hand, with the functions at the end; then the types are for the
 OpenAPI document.
@@ -265,7 +265,7 @@ class StepReply(msgspec.Struct, frozen=True):
 
 @body
 class RunReply(TypedDict):
-    """The row of an episode: the request's own keys, what the agent said, and the fields of the verdict."""
+    """The row of an episode: the request's keys, the agent's response, and the fields of the verdict."""
 
     response: NotRequired[ResponseObject]
     reward: NotRequired[float]

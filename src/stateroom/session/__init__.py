@@ -1,4 +1,4 @@
-"""How state changes: calls on a session, its log, revisions, forks, rewinds and expiry."""
+"""Sessions: calls that change state, the log, revisions, forks, rewinds and expiry."""
 
 import lazy_loader
 

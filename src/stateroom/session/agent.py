@@ -17,7 +17,7 @@ from stateroom.session.reader import StateAt
 from stateroom.state import to_json
 
 Entered = tuple[dict[str, Any], AgentStatus]
-"""What an entry says, and the agent's status after it."""
+"""The facts of an entry, and the agent's status after it."""
 
 
 class SessionAgent:
@@ -179,7 +179,7 @@ class SessionAgent:
 
 
 class AgentInMemory:
-    """The same for an episode whose session is kept elsewhere, or not at all."""
+    """An agent's log in memory, for an episode whose session is stored elsewhere, or not at all."""
 
     def __init__(self, lifecycle: Lifecycle = STANDARD) -> None:
         self.status = AgentStatus()
@@ -187,7 +187,7 @@ class AgentInMemory:
         self._entries: list[LogEntry] = []
 
     async def refresh(self) -> None:
-        """Nothing: no other process knows of it."""
+        """Return the status; no other process can change it."""
 
     async def load(self) -> AgentStatus:
         return self.status

@@ -1,4 +1,4 @@
-"""The open sessions of a process: which are kept in memory, and what each use of one begins with."""
+"""The open sessions of a process: keeping them in memory, and refreshing them on each use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stateroom.store import Head
 
 
 class OpenSession:
-    """A session that is used in this process: what is known of it here, and what it shares with the other sessions."""
+    """A session in use by this process: its cached data, and the data that it shares with other sessions."""
 
     def __init__(self, cache: SessionCache, cached: CachedSession) -> None:
         self.cache = cache
@@ -66,7 +66,7 @@ class OpenSession:
         self.cached.ensure_unsealed()
 
     async def views(self, names: frozenset[str], user: str | None = None) -> dict[str, View]:
-        """What the session shares, by name; `user` is whose state it is, by default that of the task's user."""
+        """The shared states of the session, by name; `user` is by default the task's user."""
         return await self.cache.shared.views(self.cached, names, user)
 
     def resources(self) -> SessionResources:

@@ -1,4 +1,4 @@
-"""An open session as one process has it: its newest state, and all that a commit needs in one round trip."""
+"""A session as one process caches it: its newest state, and all that a commit needs in one round trip."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class PreparedCommit(msgspec.Struct, frozen=True, gc=False):
     after: StateAt
     weight: Weight
     verdict_facts: dict[str, Any] | None
-    """What a verdict says."""
+    """The content of a verdict."""
 
 
 class CachedSession:
@@ -111,7 +111,7 @@ class CachedSession:
         self.head = head
         self.lock = asyncio.Lock()
         self.reads = asyncio.Semaphore(MAX_READS)
-        """What a read that runs beside others takes a part of."""
+        """Limits the reads that run in parallel."""
         self.calls = CallCount(limits.max_calls)
         self.state: Any = None
         """None when it is not loaded."""
@@ -122,7 +122,7 @@ class CachedSession:
         self.outdated = False
         """Whether the state is stored in an older schema than it has here."""
         self.stale = True
-        """The store may be ahead of, or beside, what is held here."""
+        """Whether the store may be ahead of this cache, or have diverged from it."""
         self.call_ids: tuple[set[str], ...] = (set(),)
         """Call ids that may be in the log: those committed here, and those of the sessions it was forked from."""
         self.all_call_ids_known = False
@@ -133,7 +133,7 @@ class CachedSession:
         self.seeded = Entry(0, "seed", 0.0, b"")
         """The seed entry with its large values, as bytes, which take less memory than the decoded task."""
         self.verdict_facts: dict[str, Any] | None = None
-        """What the entry with the verdict says, if there is one: it seals the session."""
+        """The facts of the verdict's entry, if there is one: it seals the session."""
         self.lease: HeldLease | None = None
         """The lease, if this process has it."""
         self.resources: SessionResources | None = None

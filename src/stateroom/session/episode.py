@@ -1,7 +1,7 @@
-"""Episodes: what a verifier is given, and how it runs.
+"""Episodes, and running their verifiers.
 
-A verifier reads the state, the task and the agent's response; it may look back at the path (the calls and states that
-led from the seed to the state), and rehearse what other actions would have led to.
+A verifier reads the state, the task and the agent's response. It may look back at the path (the calls and states that
+led from the seed to the state), and rehearse other actions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ONLY_READ = "past states are read-only"
 
 
 class Path(NamedTuple):
-    """What a verifier sees when it looks back."""
+    """The path that a verifier sees when it looks back."""
 
     calls: Sequence[LogEntry] = ()
     states: Sequence[Any] = ()
@@ -59,7 +59,7 @@ async def load_path(
     logged = response_of(line)
     calls = [entry for entry in line if entry.kind == "call"]
     patches: list[Patch] = []
-    """What each call changed, and the edits that followed it."""
+    """The changes of each call, and of the edits that followed it."""
     starts: list[tuple[int, int]] = []
     """Revisions whose states do not follow from what was stored before, and how many calls led there."""
     for entry in line:
@@ -279,13 +279,13 @@ class Episode:
         self._rehearsal = rehearsal
         self._path: Path | None = None
         self.response_was_read = False
-        """Whether the verdict may have to do with the response."""
+        """Whether the verdict may depend on the response."""
         self.path_is_missed = False
-        """Whether the verifier has looked back in vain, so that its verdict does not count."""
+        """Whether the verifier looked back before the path was loaded; then its verdict does not count."""
 
     @property
     def response(self) -> Any:
-        """The Responses object with the whole trajectory, as a dict; None when there is none."""
+        """The Responses object with the whole trajectory, as a dict, or None."""
         self.response_was_read = True
         return self._response
 
@@ -323,7 +323,7 @@ class Episode:
         return await self._rehearsal().after(actions, external=external, skip_failures=skip_failures)
 
     def look_back(self, path: Path) -> None:
-        """Give the path that the verifier reads from now on."""
+        """Set the path that the verifier reads from now on."""
         self._path, self.path_is_missed = path, False
         self.response_was_read |= path.by_response
 
@@ -345,11 +345,11 @@ class Verdict:
     """Other numbers worth averaging over episodes."""
     reason: str = ""
     details: dict[str, Any] = field(default_factory=dict)
-    """Other facts that belong in the episode's row."""
+    """Other data for the episode's row."""
 
 
 def digest(response: Any) -> str:
-    """By what two responses are known to be the same."""
+    """A digest by which responses are compared."""
     return blake2b(json.dumps(response, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
@@ -361,10 +361,10 @@ async def run_verifier(
     load_path: Callable[[], Awaitable[Path]],
     lend: Callable[[Procedure, CallContext], Awaitable[CallContext]] | None = None,
 ) -> Verdict:
-    """Run a verifier; what it raises is the caller's to see.
+    """Run a verifier; its errors are raised as they are.
 
-    The path is loaded only for a verifier that looks back: when one does so for the first time, it is run again.
-    Before each run, `lend` adds resources to what it is given.
+    The path is loaded only for a verifier that looks back: on its first attempt to do so, it runs again. Before each
+    run, `lend` adds resources to its parameters.
     """
     if procedure.function in runner.look_back:
         episode.look_back(await load_path())
@@ -389,7 +389,7 @@ async def run_verifier(
 
 
 def _judges_by(procedure: Procedure, call: CallContext, episode: Episode) -> dict[str, Any]:
-    """What a verifier is given, to be read."""
+    """The read-only parameters of a verifier."""
     arguments: dict[str, Any] = {}
     drafts = {name: draft_of(state, DraftContext(READ_ONLY)) for name, state in call.shared.items()}
     call.fill(

@@ -1,4 +1,4 @@
-"""Running a tool on a draft: what it is given, and how everything that can go wrong becomes words for the model."""
+"""Running a tool on a draft: its parameters, and its failures as messages for the model."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ READ_ONLY = "this state is read-only; change it in a tool with effect='write'"
 
 
 class ToolRun(msgspec.Struct, frozen=True, gc=False):
-    """A run that went well: where it began, the output, and what became of the state."""
+    """A successful run: where it began, its output, and the new state."""
 
     revision: int
     base: Any
@@ -61,15 +61,15 @@ class ToolRun(msgspec.Struct, frozen=True, gc=False):
     progress: Progress
     advanced: float
     shared: Mapping[str, Change] = NOTHING
-    """What became of the shared states that it changed."""
+    """The shared states that it changed."""
     events: Sequence[Event] = ()
-    """What the tool has emitted, in order."""
+    """The events that the tool emitted, in order."""
     used: Used | None = None
-    """What became of the resources that it asks for."""
+    """Its effect on the resources that it needs."""
 
 
 class CallContext(msgspec.Struct, frozen=True, gc=False):
-    """What a function of the author's may be given: where in a session it runs."""
+    """The context of a run: the values that an author's function can take as parameters."""
 
     state: State | None
     progress: Progress
@@ -89,7 +89,7 @@ class CallContext(msgspec.Struct, frozen=True, gc=False):
     """Whose call it is, if a user was named."""
 
     def info(self) -> SessionInfo:
-        """What there is to know of the session."""
+        """Information about the session."""
         return SessionInfo(self.session, self.progress.steps, self.task(), self.call_id, self.user)
 
     def fill(
@@ -188,7 +188,7 @@ async def run_tool(runner: Runner, tool: SessionTool, arguments: dict[str, Any],
 
 
 def _finish(draft: Any, context: DraftContext, reads: bool) -> Change:
-    """What became of a draft; raises if that may not be."""
+    """The result of a draft; raises if it is not allowed."""
     if reads:
         ensure_untampered(draft)
         pool_drafts(draft)

@@ -24,13 +24,13 @@ MAX_LINE = 80
 
 
 def entry_title(entry: LogEntry) -> str:
-    """What an entry is about: the tool of a call, else its kind."""
+    """The title of an entry: the tool of a call, else its kind."""
     is_of_tool = entry.kind in ("call", "started", "failed", "asked")
     return entry.name if is_of_tool and entry.name else entry.kind
 
 
 def entry_line(entry: LogEntry) -> str:
-    """What an entry says, without its kind."""
+    """The content of an entry, without its kind."""
     facts = entry.facts
     if "session" in facts:  # in the log of a shared state: the session that changed it
         return f"of session {facts['session']}, revision {facts['revision']}"
@@ -115,7 +115,7 @@ MAX_ENTRIES_SCANNED = 1000
 
 
 UNSEARCHED = frozenset({"revision", "kind", "at", "call_id", "title", "line", "changes"})
-"""Fields of an entry that a search does not look into; what it changed is searched by itself."""
+"""Fields of an entry that a search skips; the changes are searched separately."""
 
 
 class LogReader:

@@ -1,4 +1,4 @@
-"""From what is stored of a session to the author's types, by migrations if older code has written it."""
+"""Reading stored sessions into the author's types, with migrations for data from older code."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Reader:
         """One task reads a world; the others wait, and share that one."""
 
     async def read(self, session: str, revision: int | None = None) -> tuple[StateAt, Document]:
-        """What a session was at a revision, the newest by default, and the document that says so."""
+        """The session at a revision, by default the newest, and its document."""
         document = await History(self.store).outline(session, revision)
         return await self.understood(document), document
 
     async def understood(self, document: Document) -> StateAt:
-        """What a document, or an outline of one, says in the author's type."""
+        """A document, or an outline of one, in the author's type."""
         schema = schema_of(self.state_type)
         lacks = _lacks_fields(document, self.state_type)
         if lacks:
@@ -125,7 +125,7 @@ def typed(document: Document, state_type: type[State]) -> State:
 
 
 def schema_facts(state_type: type[State]) -> list[Any]:
-    """What an entry says of the schema of the state from there on."""
+    """The facts of an entry about the schema of the state from there on."""
     schema = schema_of(state_type)
     return [schema.version, schema.places]
 

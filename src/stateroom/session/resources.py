@@ -45,7 +45,7 @@ MAX_STOPS = 64
 """Resources that are stopped at once."""
 
 HOOK_FAILED = (ToolError, TimedOut, TooLarge, EnvironmentFailed, ReadOnlyState)
-"""What comes of a hook that did not do what it should, and of a read that changed something."""
+"""Errors from a hook that failed, and from a read that changed something."""
 
 
 class HeldResource(msgspec.Struct):
@@ -88,7 +88,7 @@ class ResourceManager:
         return any(resource.kind == "restart_only" for resource in self.resources.values())
 
     async def stateless(self, name: str, call: CallContext) -> Any:
-        """What all sessions share, started on its first use."""
+        """A resource that all sessions share, started on its first use."""
         async with self._lock:
             if name not in self._stateless:
                 self._stateless[name] = await self.started(name, call)
@@ -101,7 +101,7 @@ class ResourceManager:
         return await self._make(name, "restored", self.resources[name].restore, decode(content), call.info())
 
     async def _make(self, name: str, done: str, hook: Callable[..., Any], *given: Any) -> Any:
-        """What a hook makes; if nobody waits for it any more, it is stopped when it is there."""
+        """The resource from a hook; if the caller is gone by then, it is stopped."""
         making = self.own(self._made_in_time(name, done, hook, *given))
         try:
             return await asyncio.shield(making)
@@ -114,7 +114,7 @@ class ResourceManager:
             await self._stop((name, await making))
 
     async def _made_in_time(self, name: str, done: str, hook: Callable[..., Any], *given: Any) -> Any:
-        """What a hook makes within its time; on a thread it cannot be ended, so what comes later is stopped then."""
+        """The resource from a hook, within its timeout; a thread cannot be ended, so a late resource is stopped."""
         if inspect.iscoroutinefunction(hook):
             return await self._run(name, done, hook, *given)
         loop, late = asyncio.get_running_loop(), threading.Event()
@@ -302,7 +302,7 @@ class SessionResources:
         return HeldResource(await manager.started(name, call), identity(version), restarted=bool(version))
 
     async def _used(self, held: Mapping[str, HeldResource]) -> Used:
-        """What a call that went well has made of resources; what they are from now on is known."""
+        """The effect of a successful call on its resources, whose content is known from now on."""
         used = Used({}, [], {})
         for name, one in held.items():
             if self._manager.resources[name].kind == "exportable":

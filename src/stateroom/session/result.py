@@ -48,7 +48,7 @@ class Result(msgspec.Struct, frozen=True, gc=False):  # noqa: PLW1641 - outputs 
 
     @property
     def content(self) -> Any:
-        """What the model is shown."""
+        """The content for the model."""
         if self.ok:
             return self.output
         error = {"code": self.code, "message": self.error}

@@ -1,4 +1,4 @@
-"""What all parts of an environment's sessions share: the environment, the store, the clock, the limits, the runner."""
+"""The runtime of an environment's sessions: environment, store, clock, limits and runner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Session`: a handle on one episode's state, and the way it changes."""
+"""`Session`: a handle on one episode's state."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Point = int | str | Checkpoint
 """A place in a session's past: a revision, the name of a checkpoint, or the checkpoint."""
 
 Pending = Literal["refuse", "carry"]
-"""What a fork does about external calls whose outcome is unknown."""
+"""How a fork treats external calls whose outcome is unknown."""
 
 
 class Session(Generic[S]):

@@ -1,4 +1,4 @@
-"""Shared state: what sessions have in common, of one user or of the whole environment.
+"""Shared states of sessions: of one user, or of the whole environment.
 
 A shared state is kept as a session of its own, so that it has a log, revisions and a way to be looked at. A call that
 changes it changes its session too (that got an entry at least), and a store commits to one session at a time. So that
@@ -82,7 +82,7 @@ class Shared:
         self._settled = settled
         """The revision at which it is known that no intent is open."""
         self._change: tuple[dict[str, Any], Change] | None = None
-        """What the intent that this process has put at the end of the log is about."""
+        """The facts of this process's intent at the end of the log."""
 
     async def view(self) -> View:
         """The state as of now."""
@@ -234,7 +234,7 @@ class SharedStates:
         self._open: LRU[str, Shared] = LRU(runtime.limits.hot)
 
     async def views(self, cached: CachedSession, names: frozenset[str], user: str | None = None) -> dict[str, View]:
-        """What a session shares, by name; `user` is whose state it is, by default that of the task's user."""
+        """The shared states of a session, by name; `user` is by default the task's user."""
         return {name: await self._view(cached, name, user) for name in sorted(names)}
 
     async def _view(self, cached: CachedSession, name: str, user: str | None) -> View:
@@ -420,7 +420,7 @@ class Worlds:
 
 
 def first_state(environment: SessionEnvironment, hook: str, state: Any) -> State:
-    """What `seed` or `world` returned, as a valid copy that nobody else has.
+    """The state that `seed` or `world` returned, as a valid private copy.
 
     If a base class of the environment made it, in a base class of its state, the fields that are new have defaults.
     """

@@ -26,7 +26,7 @@ class RewindTarget(NamedTuple):
     """And how many steps that is."""
 
     def facts(self) -> dict[str, Any]:
-        """What its entry says."""
+        """The facts of its entry."""
         return {"to": self.to} if self.undone is None else {"to": self.to, "undone": self.undone}
 
 

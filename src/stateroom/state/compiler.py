@@ -48,7 +48,7 @@ ARRAYS = ("array", "numpy", "torch", "jax", "jaxlib", "tensorflow", "pandas", "p
 """Modules whose types are arrays of numbers."""
 
 PLAIN_TYPES = "str, int, float, bool, bytes"
-"""What any value can be written as, for error messages."""
+"""The types that are always possible, for error messages."""
 
 ALIASES = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
 """Of typing_extensions, and of the `type` statement."""

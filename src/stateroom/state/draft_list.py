@@ -380,7 +380,7 @@ def _splices_at(changed: list[int], size: int, old_size: int) -> list[Splice]:
 
 
 def _compare(now: list[Any], old: list[Any], front: int, back: int) -> tuple[list[Splice], Order | None]:
-    """What leads from the old items to the current ones, which are the same objects: the smaller of two ways.
+    """The smaller of two ways from the old items to the current ones, which are the same objects.
 
     Splices store again what was moved past others. An order stores an index for each item. At least `front` and `back`
     items at either end are the same.

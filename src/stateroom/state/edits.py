@@ -92,7 +92,7 @@ class _Place(NamedTuple):
 
 
 def _changed(owner: _Place, steps: tuple[str | int, ...], change: EditChange) -> Any:
-    """What stands in the place of `owner` after a change below it: itself, unless it cannot be changed in place."""
+    """The value of `owner` after a change below it: itself, unless it cannot be changed in place."""
     key = _key(owner, steps[0])
     here = (*owner.path, key)
     old = _part(owner, key)

@@ -101,4 +101,4 @@ _RULES: dict[Rule, tuple[Callable[[Any, Any, Any], Any], tuple[type, ...]]] = {
     "union": (_union, (set, dict)),
     "last": (_last, ()),
 }
-"""What each rule makes of a field's values, and the types that it is for; `last` is for any."""
+"""The function of each rule, and the types that it is for; `last` is for any."""

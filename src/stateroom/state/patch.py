@@ -63,7 +63,7 @@ class _Tree:
     def __init__(self, root: Any) -> None:
         self.root = root
         self._own: dict[int, Any] = {}
-        """What was copied, by identity."""
+        """The copied containers, by identity."""
 
     def carry_out(self, kind: str, path: Path, needs: list[Any]) -> None:
         shape: Shape = shape_of(type(self.root))
@@ -92,7 +92,7 @@ class _Tree:
 
 
 def _inner(owner: Any) -> Any:
-    """What holds the parts of a value, by key."""
+    """The container of a value's parts, by key."""
     return owner.__dict__ if isinstance(owner, BaseModel) else owner
 
 

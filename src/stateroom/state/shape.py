@@ -1,4 +1,4 @@
-"""What may stand at each place of a state.
+"""Shapes: the types that are possible at each place of a state.
 
 A `Shape` is compiled from an annotation, once. It gives the shape of each part, turns a value that a tool left there
 into one that is valid and shared with nobody, and reads stored data without running a line of the author's.
@@ -96,7 +96,7 @@ class Shape:
             raise invalid(error, path, value) from None
 
     def freeze(self, value: Any, path: Path) -> Any:
-        """What everybody reads once a valid value is stored here; one that would be read as another is refused."""
+        """The value that is read after a valid value is stored here; one that would be read as another is refused."""
         if type(value) in self.exact:
             return value
         return self.read(_stored(value, self, path), path)
@@ -143,7 +143,7 @@ class Shape:
 
     @property
     def choices(self) -> list[Any] | None:
-        """What can be stored here, if an enum or a literal says so."""
+        """The values that can be stored here, if an enum or a literal restricts them."""
         if get_origin(self.bare) is Literal:
             return [choice.value if isinstance(choice, Enum) else choice for choice in get_args(self.bare)]
         enum: Any = self.bare

@@ -28,7 +28,7 @@ CONTAINERS = (list, dict, set, frozenset, tuple)
 MODEL_OR_CONTAINER = (BaseModel, *CONTAINERS)
 
 LAZY = (Iterator, MappingView, deque)
-"""What pydantic takes for a list without looking inside."""
+"""Types that pydantic accepts as a list without looking inside."""
 
 
 def ensure_depth(path: Path) -> None:

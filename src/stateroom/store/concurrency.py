@@ -1,4 +1,4 @@
-"""What stores share that serve many callers at a time: draining on close, batches, answers, and work on many items."""
+"""Shared parts of stores with many concurrent callers: draining on close, batches, answers, and work on many items."""
 
 from __future__ import annotations
 

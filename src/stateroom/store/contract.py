@@ -89,8 +89,8 @@ class Store(ABC):
     ) -> list[Head]:
         """Return a page of the heads that match a filter, in an order; `after` is the last head of the previous page.
 
-        Damaged sessions are left out. A page shorter than `limit` is the last one. `page_of` makes a page from a list of
-        all heads; `filter_newest` is for a store that can only list its heads from the newest.
+        Damaged sessions are left out. A page shorter than `limit` is the last one. `page_of` makes a page from all
+        heads; `filter_newest` is for a store that can only list its heads from the newest.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What stores on SQL tables share: columns that are named as the fields of a record, rows as records, lists as SQL."""
+"""Shared parts of stores on SQL tables: columns named after the fields of a record, rows as records, lists as SQL."""
 
 from __future__ import annotations
 

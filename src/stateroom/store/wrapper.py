@@ -1,9 +1,9 @@
 """Stores around another store: what they have in common.
 
 `WrappedStore` hands every operation on through one method, `around`, where it can be timed, traced or repeated.
-`TransformedStore` changes the bodies on their way in and out. What it writes begins with `MARK`, the one byte that
-msgpack never has, and a letter for the form. So bodies written before and after a form was added can be distinguished, and
-a reader that does not know the form fails to decode it instead of reading other data.
+`TransformedStore` changes the bodies on their way in and out. Its bodies begin with `MARK`, the one byte that msgpack
+never has, and a letter for the form. So a store can hold bodies in several forms, and a reader that does not know a
+form fails to decode it instead of reading other data.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ SECURITY: Any = {"security": [{}, {"studio": []}], "errors": (401, 403)}
 
 
 Mode = Literal["read", "full"]
-"""What Studio allows: to look at sessions, or also to change them."""
+"""The mode of Studio: only to read sessions, or also to change them."""
 
 READING = frozenset({"GET", "HEAD"})
 """The methods of endpoints that change nothing."""
@@ -158,7 +158,7 @@ class StudioApp:
 
 
 class Person(BaseModel):
-    """What the body of every change has, besides what it is about."""
+    """The common field in the body of every change."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 

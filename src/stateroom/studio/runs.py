@@ -84,7 +84,7 @@ class RunList(msgspec.Struct, frozen=True):
 
 
 class Indexed(msgspec.Struct, frozen=True, kw_only=True):
-    """What is indexed so far."""
+    """The part of a run that is indexed so far."""
 
     version: str
     progress: dict[str, int]

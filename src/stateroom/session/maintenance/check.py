@@ -1,4 +1,4 @@
-"""Whether a session can be read, and all is there that belongs to it."""
+"""Checking that a session is readable and complete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stateroom.store import Head, Record, Store
 
 
 async def check_session(store: Store, head: Head) -> list[str]:
-    """What is wrong with a session, in words; nothing when all is well. It only reads."""
+    """Return a session's problems as texts; empty if it is intact. Only reads the store."""
     try:
         return await _Examination(store, await store.maintenance.export(head.id)).findings()
     except (StoreUnavailable, UnknownSession):
@@ -62,7 +62,7 @@ class _Examination:
                 yield f"the snapshot at revision {snapshot.revision} cannot be read: {_explained(error)}"
 
     def _gaps(self) -> Iterator[str]:
-        """What is to be there and is not, and the other way round."""
+        """Missing and unexpected parts."""
         newest = self.head.revision
         due = set(range(self.start + 1, newest + 1)) | ({self.first} if self.first <= newest else set())
         entries = {entry.revision for entry in self.record.entries}

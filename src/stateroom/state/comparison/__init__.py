@@ -1,4 +1,4 @@
-"""How a state differs from the expected one, for verifiers."""
+"""Comparing a state with the expected one, for verifiers."""
 
 from stateroom.state.comparison.comparison import Comparison, compare
 

@@ -36,7 +36,7 @@ def ends(*lists: list[Any]) -> tuple[int, int]:
 
 
 def alignment(place: Place, base: list[Any], gold: list[Any], found: list[Any]) -> Iterator[tuple[int, Any, Any, Any]]:
-    """What each list has of an item, and its index in the list in which it is.
+    """The items of each list, with their indices.
 
     Items of the base keep their identity, however they moved up or down; what was put in is compared with what the
     other put in before the same item.
@@ -61,7 +61,7 @@ def alignment(place: Place, base: list[Any], gold: list[Any], found: list[Any]) 
 
 
 class _Followed(NamedTuple):
-    """What has become of a list."""
+    """The changes of a list."""
 
     kept: list[int | None]
     """Where each of its items is now."""

@@ -32,7 +32,7 @@ Pattern = tuple[str, ...]
 
 
 class Place:
-    """What the patterns say of one place, and of the places in it."""
+    """The patterns for one place, and for the places in it."""
 
     __slots__ = ("_by_content", "_ignore", "_parts", "by_content", "ignored")
 
@@ -115,7 +115,7 @@ ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()
 """Stands where there is nothing."""
 
 Names = Mapping[Any, Hashable]
-"""What ids of new records stand for."""
+"""The names that stand for ids of new records."""
 
 _NO_NAMES: Names = {}
 _OWN = "own"
@@ -229,7 +229,7 @@ class NewValue(NamedTuple):
         yield from ids_in(self.value, self.place)
 
     def mentions(self) -> Iterator[Any]:
-        """What may be ids of other records."""
+        """Possible ids of other records."""
         if self.is_record:
             yield from mentions_in(self.value, self.place, frozenset((self.key,)))
         else:

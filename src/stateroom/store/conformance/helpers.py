@@ -1,4 +1,4 @@
-"""What the suite does with a store, and `Suite`, which runs its tests."""
+"""Helpers of the suite, and `Suite`, which runs its tests."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def append(
 
 
 async def outcome(call: Awaitable[T]) -> T | type[StateroomError]:
-    """What a call returned, or the class of the error it raised."""
+    """The result of a call, or the class of its error."""
     try:
         return await call
     except StateroomError as error:
@@ -75,7 +75,7 @@ async def outcome(call: Awaitable[T]) -> T | type[StateroomError]:
 
 
 async def race(*calls: Awaitable[Any], flipped: int | bool) -> list[Any]:
-    """What calls return that begin together, in their order; the last begins first if it is flipped."""
+    """The results of calls that begin together, in their order; if flipped, the last begins first."""
     done = await asyncio.gather(*(calls[::-1] if flipped else calls))
     return done[::-1] if flipped else done
 
@@ -112,7 +112,7 @@ async def list_all(
 
 
 class Suite:
-    """What every part of the suite knows of its store.
+    """The base of every part of the suite.
 
     Tests are coroutines. Each runs in an event loop of its own, and gets a fresh store if it has a parameter `store`.
     """

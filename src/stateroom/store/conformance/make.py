@@ -1,4 +1,4 @@
-"""What the suite tests with: heads, entries, blobs and sessions, with defaults for what does not matter to a test."""
+"""Test data for the suite: heads, entries, blobs and sessions, with defaults."""
 
 from __future__ import annotations
 

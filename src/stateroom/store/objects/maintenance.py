@@ -26,7 +26,7 @@ REMOVAL_LEFT_BEHIND = timedelta(minutes=10)
 
 
 class SeenHead(NamedTuple):
-    """What is remembered of a session between two looks at all heads."""
+    """The remembered data of a session between two looks at all heads."""
 
     listed: Listed
     life: str

@@ -371,7 +371,7 @@ class RedisMaintenance(Maintenance):
 
 
 class _Survey:
-    """What was found on a server, by the ids of sessions."""
+    """The data found on a server, by the ids of sessions."""
 
     def __init__(self) -> None:
         self.parts: defaultdict[str, set[str]] = defaultdict(set)

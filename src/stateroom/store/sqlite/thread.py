@@ -312,7 +312,7 @@ def _do_apart(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
 
 
 def _explained(error: Exception) -> StoreError:
-    """What is wrong: with the file, if SQLite says so, or else with what the job was given."""
+    """The error for a job: a problem of the file, if SQLite reports one, or else of the job's data."""
     code = code_of(error)
     if code is None:
         explained = StoreError(f"SQLite: {type(error).__name__}: {error}")
