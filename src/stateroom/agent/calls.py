@@ -72,7 +72,7 @@ class Outcomes:
 
 
 class AgentCancelled(Exception):
-    """Somebody has cancelled the agent while it ran calls."""
+    """The agent was cancelled while it ran calls."""
 
 
 async def carry_out(

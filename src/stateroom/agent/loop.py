@@ -351,7 +351,7 @@ class _Turn:
         return any(item.get("role") == "user" for item in self._window.items)
 
     async def _hear_opening(self) -> None:
-        """Let the environment's user open a conversation in which nobody has asked for anything."""
+        """Let the environment's user open a conversation that has no user message."""
         opening = await self._reply_to("")
         if opening is not None:
             await self._hear(opening, "new_task")

@@ -371,7 +371,7 @@ class Environment(Generic[S, T]):
 
     @cached_property
     def user_opens(self) -> bool:
-        """Whether the user speaks first where the task has no message of theirs: `reply` can do without a message."""
+        """Whether the user speaks first if the task has no user message: `reply` does not require a message."""
         message = inspect.signature(type(self).reply).parameters.get("message")
         return message is not None and message.default is not inspect.Parameter.empty
 
@@ -397,12 +397,12 @@ class Environment(Generic[S, T]):
         return validated(self.task_type, row)  # type: ignore[return-value]
 
     def parse_incomplete_task(self, row: Any) -> T:
-        """The same for a row that may lack required fields; to read one of these raises `MissingField`."""
+        """Like `parse_task`, for a row that may lack required fields; reading a missing one raises `MissingField`."""
         self._ensure_own_arguments(row)
         return validated_without(self.task_type, row)  # type: ignore[return-value]
 
     def missing_fields(self, row: Any) -> list[str]:
-        """The required fields of a task that a row does not have."""
+        """The required fields that a row lacks."""
         return missing_fields(self.task_type, row)
 
     def _ensure_own_arguments(self, row: Any) -> None:
@@ -423,7 +423,7 @@ class Environment(Generic[S, T]):
 
     @cached_property
     def variants(self) -> dict[str, Environment[S, T]]:
-        """Instances with other constructor arguments, which task rows have asked for."""
+        """Instances with other constructor arguments, for task rows."""
         return {}
 
     def tool_definitions(self) -> list[dict[str, Any]]:

@@ -67,7 +67,7 @@ class AllowedHosts:
 
 
 def hosts_at(address: str, allowed: Iterable[str]) -> tuple[str, ...] | None:
-    """The names that a server at this address answers to, besides this machine's own; None: any."""
+    """Return the names that a server at this address answers to, besides this machine's own; None for any."""
     names = tuple(map(_checked, allowed))
     return names if names or is_loopback(address) else None
 
@@ -185,7 +185,7 @@ Counted = Literal["sessions", "calls"]
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """The keys in a file, one per line; empty lines and lines that begin with # are skipped."""
+    """Read the keys in a file, one per line; empty lines and lines that begin with # are skipped."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -70,7 +70,7 @@ class DiffRange(api.Parameters):
     since: api.RevisionNumber = Field(alias="from")
     to: api.RevisionNumber | None = None
     other: str | None = Field(None, alias="with")
-    """The session that `to` is a revision of."""
+    """The session of the revision `to`."""
 
 
 # Replies.

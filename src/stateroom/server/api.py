@@ -35,7 +35,7 @@ RevisionNumber = Annotated[int, Field(ge=1, le=2**53), WHOLE]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 _LATIN = "\u00a1-\u00ac\u00ae-\u024f"
 User = Annotated[str, Field(min_length=1, max_length=200, pattern=f"^([ -9;-~{_LATIN}]|:+[!-9;-~{_LATIN}])*:*$")]
-"""A user who speaks in a session: of Latin letters and other printable characters, without a colon before a space."""
+"""The name of a user: Latin letters and other printable characters, without a colon followed by a space."""
 RevisionOrName = RevisionNumber | Name
 """A revision, or the name of a checkpoint."""
 After = Annotated[int, Field(ge=0, le=2**53), WHOLE]

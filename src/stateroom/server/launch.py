@@ -135,5 +135,5 @@ def _missing(options: ApplicationOptions, origin: str) -> list[str]:
     if not options.keys:
         answered = "" if options.model is None else ", and let the model answer in them"
         run = "" if options.agent is None else ", and let the agent run episodes"
-        complaints.append(f"without API keys, anybody can create sessions and threads{answered}{run}")
+        complaints.append(f"without API keys, anyone can create sessions and threads{answered}{run}")
     return complaints

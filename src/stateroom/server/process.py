@@ -96,7 +96,7 @@ class ApplicationFactory:
         return Application(self._environments(), self.options, extensions=self.extensions)
 
     def longest_call(self) -> float:
-        """Seconds that the slowest tool may take."""
+        """The longest timeout of a tool, in seconds."""
         tools = [tool for environment in self._environments() for tool in environment.tools.values()]
         return max([self.options.timeout, *(tool.procedure.timeout or 0.0 for tool in tools)])
 
@@ -105,7 +105,7 @@ class ApplicationFactory:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one."""
+    """Return a listening socket; port 0 chooses a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -160,10 +160,10 @@ def run(
     reload_folders: Sequence[Path] = (),
     exits: bool = True,
 ) -> None:
-    """Serve until a signal stops the server: calls in flight are finished, and new ones refused.
+    """Serve until a signal stops the server: calls in flight finish, and new ones are refused.
 
-    A worker is replaced when source in one of `reload_folders` changes. With `exits`, the process ends soon after,
-    whatever its threads still do.
+    A worker is replaced when source files in `reload_folders` change. With `exits`, the process ends soon after the
+    server, even if threads are still running.
     """
     log_to_stderr()
     longest = factory.longest_call()

@@ -47,13 +47,13 @@ SDK = ("mcp", "mcp_types")
 
 
 class Extension(Protocol):
-    """Pages and endpoints of another package, below one path. Each worker process gets a copy: it is plain data."""
+    """Pages and endpoints of another package, below one path. It is plain data: each worker process gets a copy."""
 
     path: ClassVar[str]
 
     @property
     def restricted(self) -> bool:
-        """Whether it refuses something to programs on this machine, so that the admin API must not allow that."""
+        """Whether it restricts programs on this machine, so the admin API must restrict them too."""
 
     def check_address(self, address: str) -> None:
         """Raise `DefinitionError` if it must not be served at an IP address."""
@@ -62,7 +62,7 @@ class Extension(Protocol):
         """Raise unless a request is from its operator."""
 
     def announce(self, root: str, say: Callable[[str], None]) -> None:
-        """Say where it is, once the server listens at a URL."""
+        """Announce its address, once the server listens at the URL `root`."""
 
     def app(self, services: Services, models: Mapping[str, ModelSource]) -> ExtensionApp:
         """The application below the path. `models` has the models that can act in environments, by name."""
@@ -141,7 +141,7 @@ class Routes:
         return operations
 
     def _check_operator(self, request: HTTPRequest, **path: str) -> None:
-        """Refuse all but the operator, where nobody else is served."""
+        """Refuse all others, if the server is only for its operator."""
         if self.services.options.for_operator:
             for each in self.extensions:
                 each.check_operator(request)
@@ -212,7 +212,7 @@ class Routes:
         return to_json(document(self.operations, [*self.services.environments.values()]))
 
     async def _unknown(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a path that nothing else answers: perhaps a tool that a model made up."""
+        """Answer an unknown path, perhaps a tool that a model made up."""
         environments, path = self._environments, unquote(scope["path"])
         start = self._prefix_of(path)
         if start == "/admin":

@@ -202,7 +202,7 @@ def issued_at(token: bytes) -> float:
 
 
 def find_secrets() -> tuple[Sequence[str], str]:
-    """The secrets to sign with, and their origin: the environment variable, or a file that is made on first use."""
+    """Return the signing secrets and their origin: the environment variable, or a file created on first use."""
     given = [secret.strip() for secret in os.environ.get(VARIABLE, "").split(",") if secret.strip()]
     if given:
         return check_secrets(given, VARIABLE), VARIABLE
@@ -224,7 +224,7 @@ def check_secrets(secrets: Sequence[str], origin: str = "the secrets to sign wit
 
 
 def secret_file() -> Path:
-    """The file with the secret that is made on first use, in the user's data folder."""
+    """The file with the secret that is created on first use, in the user's data folder."""
     try:
         data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     except RuntimeError as error:

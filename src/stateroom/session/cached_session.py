@@ -165,11 +165,11 @@ class CachedSession:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nobody can have changed the session without this process knowing."""
+        """Whether this process would know of every change of the session."""
         return not self.stale and self.lease is not None and monotonic() < self.lease.sure_until
 
     async def check_newest(self) -> bool:
-        """Ask the store whether nobody else has gone on with the session; if somebody has, the next use looks again."""
+        """Ask the store whether another process has changed the session; if so, the next use loads the changes."""
         newest = self.is_fresh or (await self.store.head(self.head.id)).revision == self.head.revision
         self.stale = self.stale or not newest
         return newest

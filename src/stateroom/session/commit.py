@@ -1,4 +1,4 @@
-"""The one loop in which a session is written: look, try, append; when another writer came first, look again."""
+"""The optimistic write loop of sessions: read, try, append; after a conflict, start again."""
 
 from __future__ import annotations
 

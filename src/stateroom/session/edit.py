@@ -14,7 +14,7 @@ from stateroom.state import DraftContext, EditChange, commit, draft_of, edit, re
 
 
 class Edit(NamedTuple):
-    """Changes that a person makes."""
+    """Changes to a state by a person."""
 
     changes: Sequence[EditChange | Mapping[str, Any]]
     """Each is `{"place": ["orders", "a1", "price"], "value": 3}`, or `{"place": ["orders", "a1"], "gone": True}`.

@@ -58,7 +58,7 @@ STANDARD = Lifecycle(
         **{(phase, "new_task"): "planning" for phase in ("done", "failed", "cancelled")},  # the next turn
     }
 )
-"""The lifecycle of every agent whose environment declares no other."""
+"""The default lifecycle of agents."""
 
 Item = dict[str, Any]
 """A message, a tool call or its result, as OpenAI's Responses API has them."""
@@ -110,7 +110,7 @@ class AgentStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     view: int = 0
     """The revision of the compaction that the model's view starts from; 0 if there was none."""
     open: tuple[str, ...] = ()
-    """The ids, as the model gave them, of tool calls whose results are not in the conversation yet."""
+    """The model's ids of tool calls that have no result in the conversation yet."""
     question: str | None = None
     """The question that waits for an answer."""
     asking: str | None = None
@@ -124,16 +124,16 @@ class AgentStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     reported: int = 0
     """The tokens that the model reported for that view."""
     line: str = ""
-    """Names the calls made from here on: after a rewind, they are others than those made before."""
+    """Distinguishes the ids of calls after a rewind from those before it."""
     kept: tuple[str, ...] = ()
-    """The session's ids of open calls that a rewind has not undone: these are not made again."""
+    """The call ids of open calls that a rewind has not undone, and that do not run again."""
     user: str | None = None
-    """The user whose message it answers, if one was named: its calls are that user's."""
+    """The user whose message it answers, if one was named; its calls belong to that user."""
 
     def after(self, said: Update, lifecycle: Lifecycle, **changes: Any) -> AgentStatus:
-        """The status after an update, with `changes` that do not follow from it.
+        """Return the status after an update, with further `changes`.
 
-        Raises `InvalidMove` if it cannot be said now.
+        Raises `InvalidMove` if the current phase does not allow the update.
         """
         phase, turn, step, answers, invalid_calls = self.phase, self.turn, self.step, self.answers, self.invalid_calls
         for event in said.moves:

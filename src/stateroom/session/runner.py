@@ -1,4 +1,4 @@
-"""Running an author's code without letting it stall, hang or break the session, or the process.
+"""Running an author's code so that it cannot stall or break the session or the process.
 
 Async functions run on the event loop, under a timeout. Others run on a worker thread, so that one that blocks stalls
 nobody and can be left behind when its time is up. A thread costs a hundred microseconds a call, which is most of a
@@ -176,7 +176,7 @@ def _hear_out(work: asyncio.Future[Any]) -> None:
 
 
 class _Workers:
-    """Daemon threads that come and go with the work: one that never returns costs its thread and no more."""
+    """Daemon threads that start and end with the work; a function that never returns only costs its thread."""
 
     def __init__(self) -> None:
         self._idle: list[SimpleQueue[Callable[[], None]]] = []

@@ -21,7 +21,7 @@ from stateroom.session.session import Session
 
 
 class NothingStored(OpenSession):
-    """Stands for what is known of a session that is stored nowhere: whoever asks for that is refused."""
+    """Replaces the cached data of a session that is not stored; every use of it raises."""
 
     seems_over = False
 

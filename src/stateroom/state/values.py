@@ -1,4 +1,4 @@
-"""Values that a state can hold: which of them never change, and copies of the others that nobody else has."""
+"""Values that a state can hold: immutable ones, and private copies of the others."""
 
 from __future__ import annotations
 

@@ -71,9 +71,9 @@ class Studio:
 
     mode: Mode = "full"
     token: str | None = field(default=None, repr=False)
-    """The bearer token of the API; without one it answers on this machine only."""
+    """Bearer token for the API; without one, it only answers on this machine."""
     runs: Path | None = None
-    """The folder with the runs that are shown."""
+    """The folder of the runs to show."""
     opens_browser: bool = False
 
     @property
@@ -91,7 +91,7 @@ class Studio:
             )
 
     def announce(self, root: str, say: Callable[[str], None]) -> None:
-        """Print the URL; the token is in its fragment, which a browser sends to nobody."""
+        """Print the URL; the token is in its fragment, which a browser never sends."""
         url = f"{root}{self.path}/" + ("" if self.token is None else f"#token={quote(self.token, safe='')}")
         say(f"studio: {url}")
         if self.opens_browser:

@@ -100,7 +100,7 @@ class MatrixTask(msgspec.Struct, frozen=True):
     task: int
     rollouts: list[Data]
     episodes: int
-    """How many there are, of which the first are in `rollouts`."""
+    """The total number, of which the first are in `rollouts`."""
 
 
 class Matrix(Indexed, frozen=True, kw_only=True):
@@ -183,7 +183,7 @@ class RunsAPI:
         ]
 
     async def runs(self, query: Since) -> RunList | Response:
-        """All runs, the newest first."""
+        """List all runs, newest first."""
         all_files = await asyncio.to_thread(self._find)
         runs = await asyncio.gather(*(self._summary(files) for files in all_files))
         runs.sort(key=lambda run: (run["started"], run["name"]), reverse=True)
@@ -192,7 +192,7 @@ class RunsAPI:
         return Response(status_code=304) if query.since == version else RunList(version, runs)
 
     async def show(self, run: str, query: Since) -> Data | Response:
-        """One run. Its `pass` has pass@k by k; a bar of its `histogram` ends below `high`, and the last one at it."""
+        """Read a run. Its `pass` has pass@k by k; a bar of its `histogram` ends below `high`, the last one at it."""
         indexed = await self._run(run)
         search = await indexed.newest()
         if query.since == await asyncio.to_thread(_version, search.index):
@@ -200,7 +200,7 @@ class RunsAPI:
         return await asyncio.to_thread(indexed.details, search, self.folder)
 
     async def rollouts(self, run: str, query: Rollouts) -> RolloutPage | Response:
-        """A page of the episodes, without their conversations."""
+        """List episodes, without their conversations."""
         search = await (await self._run(run)).newest()
         state = await asyncio.to_thread(_state, search.index)
         if query.since == state["version"]:
@@ -211,12 +211,12 @@ class RunsAPI:
         return RolloutPage(rollouts=rollouts, total=total, **state)
 
     async def rollout(self, run: str, line: int, query: File) -> Data:
-        """The whole row in a line of the rollouts, or of the failures."""
+        """Read a whole row of the rollouts or of the failures."""
         search = await (await self._run(run)).newest()
         return await asyncio.to_thread(search.index.row, query.file, line)
 
     async def matrix(self, run: str, query: Page) -> Matrix | Response:
-        """Some tasks with their first episodes, by rollout. Tasks that are yet to be run have none."""
+        """List tasks with their first episodes, by rollout. Tasks that have not run yet have none."""
         search = await (await self._run(run)).newest()
         state = await asyncio.to_thread(_state, search.index)
         if query.since == state["version"]:

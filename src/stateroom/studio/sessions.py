@@ -128,13 +128,13 @@ class OpenQuestion(SessionSummary, frozen=True, kw_only=True):
     """A session whose agent waits for a person."""
 
     asked: float
-    """Since when."""
+    """The time at which it began to wait."""
 
 
 class Inbox(msgspec.Struct, frozen=True):
     sessions: list[OpenQuestion]
     more: bool
-    """Whether there are more."""
+    """Whether more sessions wait."""
 
 
 class InboxAPI:

@@ -38,7 +38,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The contents of a store; empty until it is measured."""
 
     at: float = 0.0
-    """When it was measured."""
+    """The time of the measurement."""
     sizes: dict[str, Size] = {}
     """By kind."""
     sessions: dict[str, dict[Status, int]] = {}
@@ -74,7 +74,7 @@ class StoreAPI:
         return [get("/store", self.statistics)]
 
     async def statistics(self, query: StoreAfter) -> StoreReply:
-        """The sessions of the store by environment and status, sizes, and the largest sessions.
+        """Read the number of sessions by environment and status, sizes, and the largest sessions.
 
         Until it is `complete`, a response has the last measurement, if there is one, and the sessions `counted` since.
         """

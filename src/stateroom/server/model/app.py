@@ -88,8 +88,8 @@ APIS = {
 class ModelApplication(ASGIApplication):
     """Serves the models of a source, which it closes when it stops.
 
-    A request gets a new policy, with a seed that is the same for all requests of an episode. It has the whole
-    conversation, or names one that the server keeps in the store at a URL. Nothing else is kept between requests.
+    Each request gets a new policy, whose seed is the same for all requests of an episode. A request has the whole
+    conversation, or names one that the server keeps in its store. Nothing else is kept between requests.
     """
 
     conversations: Conversations
@@ -217,10 +217,10 @@ def run_model(
     announce: Callable[[], None],
     store: str,
 ) -> None:
-    """Serve a model until a signal stops the server: answers in progress are finished, and new requests refused.
+    """Serve a model until a signal stops the server: answers in progress finish, and new requests are refused.
 
-    `announce` is called when the server is ready to be stopped. `hosts` are the names that the server answers to,
-    besides this machine's own; None: any. `store` is the URL of the store that keeps conversations.
+    `announce` is called when the server is ready. `hosts` are the names that it answers to, besides this machine's own;
+    None allows any. `store` is the URL of the store for conversations.
     """
     log_to_stderr()
     Server(configured(lambda: ModelApplication(source, limits, hosts, announce, store), STOP_SECONDS)).run([listening])
