@@ -38,7 +38,7 @@ RESERVED = frozenset(
     | {"run", "mcp", "v1", "admin", "health", "ready", "metrics", "docs", "openapi.json", "threads", "reply"}
     | {"start_session", "instructions"}
 )
-"""Routes of the server, and its own tool for MCP clients: no tool can have such a name."""
+"""Names of the server's routes, and of its own tool for MCP clients: reserved names for tools."""
 
 INJECTED_TYPES: dict[str, type] = {"session": SessionInfo, "rng": Random, "clock": Clock, "ask": Ask}
 """The types of injected parameters; those of `state`, `user` and `app` are the author's own."""
@@ -46,7 +46,7 @@ INJECTED_TYPES: dict[str, type] = {"session": SessionInfo, "rng": Random, "clock
 ANY_STATE = "annotate it with a State"
 
 KNOWN = frozenset({*INJECTED, "task", "episode", "message"})
-"""All names that are injected somewhere: a first parameter with one is not meant as `self`."""
+"""All injected names: a first parameter with such a name is not meant as `self`."""
 
 FUNCTIONS = frozenset({"new_id", "ask"})
 """Injected parameters that are called."""
@@ -268,7 +268,7 @@ def _check_parameter(
 
 
 def check_injected(where: str, method: Any, name: str, hints: Mapping[str, Any]) -> None:
-    """Refuse a parameter that is injected by its name, but annotated as something else."""
+    """Refuse a parameter with an injected name and another annotation."""
     hint = hints.get(name, Any)
     if name not in INJECTED or _is_injected_as(name, hint):
         return

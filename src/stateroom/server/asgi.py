@@ -75,7 +75,7 @@ class ServerState(NamedTuple):
 
 
 class ASGIApplication(ABC):
-    """Reads requests, refuses what is too much or not meant for this server, and sends a response to all others."""
+    """Reads requests, refuses those over a limit or for another server, and responds to all others."""
 
     def __init__(self, limits: Limits, hosts: Sequence[str] | None) -> None:
         self.limits = limits

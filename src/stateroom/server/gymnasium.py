@@ -95,7 +95,7 @@ class Gymnasium:
         return json_response(StepReply(answer, reward, ended, StepInfo(outputs)))
 
     async def _logged(self, session: Session[Any], subject: str | None) -> Session[Any]:
-        """The session that keeps what is said: without a state it is a thread; without a token there is none."""
+        """The session that keeps the conversation: a thread for a stateless environment; None without a token."""
         if not self.environment.stateless or subject is None:
             return session
         return await self.threads.named_session(self._thread_name(session), {})

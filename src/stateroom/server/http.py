@@ -62,7 +62,7 @@ class BadJSON(InvalidArguments, status=400, code="invalid_json"):
 
 
 class NotOperator(Unauthorized):
-    """A request to an API for operators came without its bearer token, or with another one."""
+    """A request to an API for operators lacks the API's bearer token."""
 
     def __init__(self, message: str, api: str) -> None:
         super().__init__(message)

@@ -46,7 +46,7 @@ VERDICT_OUTCOMES = ("ok", "error")
 """Outcomes of a verification: whether there is a verdict."""
 
 UNKNOWN_TOOL = "(unknown)"
-"""Stands for all names of tools that there are not: a model can make up any number of them."""
+"""The label for all unknown tools: a model can make up any number of names."""
 
 TOKEN_KINDS = ("input", "output")
 """The tokens of models that are counted."""

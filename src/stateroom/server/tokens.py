@@ -45,7 +45,7 @@ size of one."""
 class Signer:
     """Makes and reads the tokens of one environment. The first secret signs; tokens of the others stay valid.
 
-    A token lives a day longer than a session that is not used, so that the session itself says that it has expired. A
+    A token lives a day longer than an unused session, so that the client learns that the session has expired. A
     token that is half a day old, or that an older secret signed, is renewed with the next response.
     """
 

@@ -64,15 +64,15 @@ class EntryKind(NamedTuple):
     facts: str
     """A description of its facts."""
     patched: bool = False
-    """Its patch makes the next state."""
+    """Whether its patch makes the next state."""
     spoken: bool = False
-    """It is part of the agent's conversation."""
+    """Whether it is part of the agent's conversation."""
     after_verdict: bool = False
-    """A session that has its verdict still gets it."""
+    """Whether it can follow the verdict."""
     beyond_limit: bool = False
-    """A session gets it however long its log is, because it ends the session, or what was begun before."""
+    """Whether it may exceed the limit of the log, because it ends the session or something that was begun."""
     copied: bool = True
-    """A replay appends a copy of it, because it runs nothing."""
+    """Whether a replay copies it, because it runs nothing."""
 
 
 KINDS = {
@@ -163,7 +163,7 @@ _split = msgspec.msgpack.Decoder(tuple[msgspec.Raw, msgspec.Raw]).decode
 
 
 def checked_text(what: str, value: object) -> str:
-    """An id, or another text by which something is found again: any that UTF-8 can write, or `InvalidArguments`."""
+    """Check an id or another text for lookups: any that UTF-8 can encode. Raises `InvalidArguments`."""
     try:
         if isinstance(value, str):
             value.encode()
@@ -175,7 +175,7 @@ def checked_text(what: str, value: object) -> str:
 
 
 def checked_name(what: str, value: object) -> str:
-    """The same for a name that stands beside our own: of printable characters, which those are not."""
+    """Check a name of printable characters; our own names beside it have others."""
     if not (text := checked_text(what, value)).isprintable():
         message = "should be a text of printable characters"
         raise InvalidArguments(f"{what}: {message}", {what: message})
@@ -183,7 +183,7 @@ def checked_name(what: str, value: object) -> str:
 
 
 def checked_user(user: object) -> str:
-    """The same for a user, who has a name at least, and not one that reads as the words of another: `ann: Yes. bob`."""
+    """Check the name of a user: not empty, and not one that looks like another user's words (`ann: Yes. bob`)."""
     if not (name := checked_name("user", user)):
         message = "should not be empty"
     elif ": " in name:
@@ -311,7 +311,7 @@ def read_stored(entry: Entry) -> Stored:
 
 
 def read_entry(entry: Entry) -> LogEntry:
-    """The same without large values: a `Large` stands in the place of each. `History.read` has them all."""
+    """Read an entry with a `Large` in place of each large value; `History.read` loads the values."""
     return read_stored(entry).entry
 
 

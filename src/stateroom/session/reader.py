@@ -26,7 +26,7 @@ from stateroom.state import (
 from stateroom.store import Store
 
 MAX_WORLDS = 4
-"""Number of worlds in memory (the current one, and those of sessions seeded by older code)."""
+"""Maximum number of worlds in memory (the current one, and those of sessions seeded by older code)."""
 
 
 class StateAt(msgspec.Struct, frozen=True, gc=False):
@@ -40,7 +40,7 @@ class StateAt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reader:
-    """Reads sessions whose states are of one type. Worlds that these began in are read once, and shared by them."""
+    """Reads sessions with one type of state. Their worlds are read once, and shared."""
 
     def __init__(self, store: Store, state_type: type[State]) -> None:
         self.store = store
@@ -67,7 +67,7 @@ class Reader:
         return StateAt(typed(document, self.state_type), document.progress, outdated)
 
     async def _accept(self, document: Document) -> None:
-        """Raise unless a document lacks nothing but fields whose defaults are accepted."""
+        """Raise unless a document only lacks fields whose defaults are accepted."""
         places = await _stored_places(History(self.store), document)
         accepted = self.state_type.__migrations__.accepts_defaults
         if not (accepted and places and only_adds(places, schema_of(self.state_type).places)):

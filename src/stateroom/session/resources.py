@@ -42,22 +42,22 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_STOPS = 64
-"""Resources that are stopped at once."""
+"""Maximum number of resources that are stopped concurrently."""
 
 HOOK_FAILED = (ToolError, TimedOut, TooLarge, EnvironmentFailed, ReadOnlyState)
 """Errors from a hook that failed, and from a read that changed something."""
 
 
 class HeldResource(msgspec.Struct):
-    """A resource as this process has it."""
+    """A resource of this process."""
 
     handle: Any
     identity: str | None
     """That of the version which it is of."""
     restarted: bool
-    """Whether it was started afresh though it had been used, and no entry says so yet."""
+    """Whether it was started again although it had been used, and no entry records that yet."""
     sure: bool = True
-    """Whether it is known what it is: not while a tool works with it, nor after the tool failed."""
+    """Whether its content is known: not while a tool uses it, or after the tool failed."""
 
 
 class ResourceManager:
@@ -78,13 +78,13 @@ class ResourceManager:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def is_exclusive(self, procedure: Procedure) -> bool:
-        """Whether a function asks for what is one session's own, which only one can use at a time."""
+        """Whether a function needs a session's own resource, which only one call can use at a time."""
         needed = procedure.resources
         return bool(needed) and any(self.resources[name].kind != "stateless" for name in needed)
 
     @property
     def restarts(self) -> bool:
-        """Whether there is something that can only be started afresh."""
+        """Whether a resource is `restart_only`."""
         return any(resource.kind == "restart_only" for resource in self.resources.values())
 
     async def stateless(self, name: str, call: CallContext) -> Any:
@@ -139,7 +139,7 @@ class ResourceManager:
             raise
 
     async def saved(self, name: str, handle: Any) -> bytes:
-        """The content of one."""
+        """The saved content of a resource."""
         saved = await self._run(name, "saved", self.resources[name].save, handle)
         try:
             content = encode(saved)
@@ -162,14 +162,14 @@ class ResourceManager:
                 logger.warning("%s", error)
 
     def own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """See some work through."""
+        """Finish some work, even if the caller is cancelled."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def stop(self) -> None:
-        """Finish what was begun, and stop what sessions share."""
+        """Finish started work, and stop the shared resources."""
         while self._tasks:
             await asyncio.wait(self._tasks)
         async with self._lock:
@@ -320,7 +320,7 @@ class SessionResources:
         return used
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether this process has any resources of the session."""
         return bool(self._held)
 
     def stop(self) -> asyncio.Future[None]:
@@ -335,7 +335,7 @@ def _trust(held: Iterable[HeldResource], sure: bool) -> None:
 
 
 def _failure(tool: SessionTool, error: Exception) -> Failed:
-    """That a hook failed, in words for the model."""
+    """The failure of a hook, for the model."""
     if isinstance(error, ToolError):
         return Failed(str(error) or f"{tool.name} failed", "tool_error")
     message = f"{tool.name} failed: {error}"

@@ -47,7 +47,7 @@ PAUSES = Pauses(first=0.02, longest=0.5)
 """Between two looks for a thread that is free."""
 
 IDLE_SECONDS = 5.0
-"""How long a worker thread waits for more work before it ends."""
+"""Seconds that a worker thread waits for more work before it ends."""
 
 
 class Runner:
@@ -56,9 +56,9 @@ class Runner:
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.look_back: set[Callable[..., Any]] = set()
-        """The verifiers that are known to look back at an episode's path."""
+        """The verifiers that look back at an episode's path, as far as known."""
         self.paces: dict[Callable[..., Any], Pace] = {}
-        """Of the plain functions that have run."""
+        """The speeds of the plain functions that have run."""
         self._workers = _Workers()
         if _garbage not in gc.callbacks:
             gc.callbacks.append(_garbage)
@@ -95,7 +95,7 @@ _garbage = _Garbage()
 
 
 class Pace:
-    """How quick a function has been."""
+    """The speed of a function."""
 
     __slots__ = ("needed", "on_loop", "quick_runs")
 
@@ -170,7 +170,7 @@ async def _spared(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def _hear_out(work: asyncio.Future[Any]) -> None:
-    """Take note of how work that was left behind ended, or the loop complains that nobody did."""
+    """Retrieve the outcome of abandoned work, or the loop would log a warning."""
     if not work.cancelled():
         work.exception()
 

@@ -55,7 +55,7 @@ GRACE_SECONDS = 1.0
 
 
 class SharedConflict(Exception):
-    """Another session changed a shared state first, and no rule says how to bring both changes together."""
+    """Another session changed a shared state first, and no rule merges both changes."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared.name)
@@ -80,12 +80,12 @@ class Shared:
         self._runtime = runtime
         self._store = runtime.store
         self._settled = settled
-        """The revision at which it is known that no intent is open."""
+        """A revision at which no intent was open."""
         self._change: tuple[dict[str, Any], Change] | None = None
         """The facts of this process's intent at the end of the log."""
 
     async def view(self) -> View:
-        """The state as of now."""
+        """The current state."""
         async with self.cached.lock:
             await self._catch_up()
             return View(self, self.cached.state, self.cached.head.revision)
@@ -116,7 +116,7 @@ class Shared:
         return await commit(cached, attempt, "a change")
 
     async def complete(self) -> None:
-        """Enter the change that was announced: the session has decided for it."""
+        """Commit the announced change, which the session has accepted."""
         assert self._change is not None
         facts, change = self._change
         try:
@@ -127,7 +127,7 @@ class Shared:
                 logger.warning("a change of %s could not be applied yet: %s", self.cached.head.id, error)
 
     async def drop(self) -> None:
-        """Take back the change that was announced: the session has decided against it."""
+        """Drop the announced change, which the session has rejected."""
         assert self._change is not None
         try:
             await self._drop(self._change[0])
@@ -154,7 +154,7 @@ class Shared:
             await self._store.touch(head.id, now=now, expires=now + runtime.limits.shared_ttl)
 
     async def _settle(self, *, abandon: bool) -> None:
-        """Follow up the intent at the end of the log, if there is one and it can be."""
+        """Complete the intent at the end of the log, if there is one and its session has decided."""
         cached = self.cached
         revision = cached.head.revision
         [newest] = await self._store.entries(cached.head.id, after=revision - 1, until=revision)
@@ -184,7 +184,7 @@ class Shared:
         return typed(document, cached.state_type)
 
     async def _decided(self, intent: LogEntry, *, abandon: bool) -> bool | None:
-        """Whether the session has decided for an intent, or against it; None if it has not decided."""
+        """Whether the session has accepted an intent; None if it has not decided."""
         session, revision = intent.facts["session"], intent.facts["revision"]
         try:
             head = await self._store.head(session)
@@ -326,7 +326,7 @@ class SharedStates:
                 await views[name].shared.complete()
 
     def forget(self) -> None:
-        """Keep no shared state in memory: the next use reads it from the store."""
+        """Drop all shared states from memory: the next use reads them from the store."""
         self._open.clear()
 
 
@@ -348,7 +348,7 @@ KEPT_SECONDS = 365 * 24 * 3600.0
 
 
 def is_world(session: str) -> bool:
-    """Whether this is the id of a world: then it says all that the world is."""
+    """Whether this is the id of a world, which determines the world's content."""
     return session.startswith(shared_id("world", ""))
 
 
@@ -358,7 +358,7 @@ class World(NamedTuple):
     id: str
     state: State
     size: int
-    """How many bytes it has as it is stored."""
+    """Its stored size in bytes."""
 
 
 class Worlds:
@@ -370,7 +370,7 @@ class Worlds:
         self._making = asyncio.Lock()
 
     async def current(self) -> World:
-        """The world that new sessions start from. The store has it, and keeps it for as long as they live."""
+        """The world that new sessions start from, stored for as long as they live."""
         async with self._making:
             if self._made is None:
                 self._made = await self._make()
@@ -383,7 +383,7 @@ class Worlds:
         return made
 
     async def renew(self, world: str) -> None:
-        """Let a world go on living, for as long as sessions that start from it may; `UnknownSession` if it is gone."""
+        """Renew the expiry of a world for its sessions; raises `UnknownSession` if it is gone."""
         runtime = self._runtime
         head, now = await runtime.shared_head(world), runtime.now()
         if head.expires < now + runtime.limits.ttl + KEPT_SECONDS / 2:

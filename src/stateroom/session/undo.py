@@ -1,4 +1,4 @@
-"""Undo and redo: where they lead, found in the log alone.
+"""Undo and redo: finding the revision to restore from the log alone.
 
 A step is a call, an edit, or something that is said to the agent; all that the agent says and does about it belongs to
 it. A step that was undone is not on the line that leads to the state any more, so the next undo takes the one before.
@@ -23,7 +23,7 @@ class RewindTarget(NamedTuple):
     undone: int | None = None
     """For an undo or a redo: the newest revision that was undone."""
     steps: int = 0
-    """And how many steps that is."""
+    """The number of steps."""
 
     def facts(self) -> dict[str, Any]:
         """The facts of its entry."""

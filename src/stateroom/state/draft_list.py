@@ -29,9 +29,9 @@ UNCOMPARED = 2
 class DraftList(list[Any]):
     """A list that knows which of its items are those of its base.
 
-    Items keep their identity, so what became of them is seen at the end, however often they were moved, and by whom:
-    C code (`heapq`, say) edits a list without calling its methods. To change a few items of a wide list stays cheap,
-    because the places at which the tool put something are noted.
+    Items keep their identity, so a commit sees where they are, however they were moved, even by C code such as `heapq`,
+    which edits a list without calling its methods. Changing a few items of a wide list is cheap, because the changed
+    places are noted.
     """
 
     __slots__ = (

@@ -36,16 +36,16 @@ class Shape:
     """One place of a state: its annotation, how a value for it is checked, and how stored data is read."""
 
     leaf = True
-    """True when nothing that stands here can be changed in place."""
+    """Whether values here cannot be changed in place."""
 
     guarded = False
-    """True when a container is checked as a whole (a length, a validator), so that a change inside is checked too."""
+    """Whether a container is checked as a whole (a length, a validator), so a change inside is checked too."""
 
     ordered = True
-    """True when what stands here may know `<`, so that C code (`heapq`) may move it unseen."""
+    """Whether values here may define `<`, so C code (`heapq`) may move them unseen."""
 
     orderable_mutable = False
-    """True when it can change and is still likely to be on a heap: a model that defines `<`, a tuple."""
+    """Whether values here are mutable, but likely to be on a heap: a model that defines `<`, a tuple."""
 
     config: ConfigDict | None = None
     """That of the model which declares the place: it acts on a part as on the whole field."""
@@ -83,7 +83,7 @@ class Shape:
         return self.leaf
 
     def validate_copy(self, value: Any, path: Path) -> Any:
-        """A valid copy of `value` that no tool holds a handle to, just as it is read from the store."""
+        """A valid copy of `value` that no tool has a reference to, exactly as it would be read from the store."""
         if type(value) in self.trusted:
             return value
         return self.freeze(self.validate(value if type(value) in LEAVES else detach(value, path), path), path)
@@ -102,7 +102,7 @@ class Shape:
         return self.read(_stored(value, self, path), path)
 
     def parse(self, text: bytes, path: Path) -> Any:
-        """The value that a JSON text stands for, valid by its type; bytes are base64."""
+        """The value of a JSON text, validated by its type; bytes are base64."""
         try:
             return self.parser.validate_json(text, by_name=True, by_alias=False)
         except ValidationError as error:
@@ -113,7 +113,7 @@ class Shape:
         return SchemaValidator(_with_base64(self.adapter.core_schema), BASE64, _use_prebuilt=False)
 
     def read(self, data: Any, path: Path = ()) -> Any:
-        """The value that stored data stands for; nothing of the author's is run."""
+        """The value of stored data; runs no code of the author."""
         try:
             return self.reader.validate_python(data)
         except ValidationError as error:
