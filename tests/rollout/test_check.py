@@ -441,7 +441,7 @@ FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (Approving, {"reference": "warning"}, "it waits for a person to answer 'Sell for 1?'"),
     (COUNTED, {"idle": "warning"}, "only the metrics tell"),
     (GENEROUS, {"idle": "problem"}, "task 0, 1, 2 and 1 more: doing nothing gets the full reward"),
-    (MEDDLING, {"reference": "warning", "verifier": "problem"}, "verify broke down: this state may only be read"),
+    (MEDDLING, {"reference": "warning", "verifier": "problem"}, "verify broke down: this state is read-only"),
     (NAN, {"reference": "warning", "verifier": "problem"}, "verify must return a finite number"),
     (PERCENT, {"verifier": "warning"}, "the reward is 100; from 0 to 1 is usual"),
     (till("Writing", peek=peek), {"tools": "problem"}, "peek() changes the state, but is declared as a read (line "),
@@ -490,7 +490,7 @@ async def test_every_task_has_its_outcome_and_none_without_a_verdict_counts_as_s
         (2, "solved", 1),
         (3, "unsolved", 0),
     ]
-    assert "action 1, sell, cannot be carried out" in report.outcomes[1].why
+    assert "action 1, sell, failed" in report.outcomes[1].why
     lines = " ".join(finding(report, "reference").found)
     assert "task 1" in lines
     assert "task 3" in lines

@@ -419,6 +419,6 @@ async def test_sessions_of_environments_that_are_not_served_can_be_read_and_dele
     for action, body in ACTIONS.items():
         status, refused = await ask(served, "POST", f"/sessions/{session}/{action}", body)
         assert status == 409
-        assert "is of ledger, which this server does not serve" in refused["error"]["message"]
+        assert "belongs to the environment 'ledger', which this server does not serve" in refused["error"]["message"]
     assert (await ask(served, "DELETE", f"/sessions/{session}"))[0] == 200
     assert (await ask(served, "GET", f"/sessions/{session}"))[0] == 410

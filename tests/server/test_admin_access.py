@@ -116,10 +116,10 @@ PROXIES = ("Forwarded", "Via", "X-Real-IP", "X-Forwarded-For", "X-Forwarded-Host
 async def test_without_a_token_nobody_else_gets_in(app: Application) -> None:
     here = "127.0.0.1"
     refused: list[tuple[str, dict[str, str], str]] = [
-        *((client, {}, f"came from {client}; start the server with --admin-token") for client in ELSEWHERE),
+        *((client, {}, f"comes from {client}; start the server with --admin-token") for client in ELSEWHERE),
         *((here, {"Host": host}, f"is for the host {host}") for host in OTHER_HOSTS),
-        *((here, {"Host": "localhost:8000", "Origin": page}, f"is of a web page of {page}") for page in PAGES),
-        *((here, {name: here}, f"through a proxy, which says so in {name.lower()}") for name in PROXIES),
+        *((here, {"Host": "localhost:8000", "Origin": page}, f"comes from a web page of {page}") for page in PAGES),
+        *((here, {name: here}, f"through a proxy: it has the header {name.lower()}") for name in PROXIES),
     ]
     for client, headers, why in refused:
         status, body = await ask(app, {"Host": "localhost", **headers}, (client, 1))

@@ -141,7 +141,7 @@ def test_a_deleted_item_is_shown_to_nobody(client: openai.OpenAI, served: Served
     assert client.conversations.items.delete(secret, conversation_id=made.id) == made
     assert texts(client, made.id) == ["hello"]
     for work in (client.conversations.items.retrieve, client.conversations.items.delete):
-        with pytest.raises(openai.NotFoundError, match="no item"):
+        with pytest.raises(openai.NotFoundError, match="unknown item"):
             work(secret, conversation_id=made.id)
     assert client.responses.create(model=served.name, conversation=made.id).output_text == "1: hello"
 
@@ -163,7 +163,7 @@ def test_an_unknown_conversation_is_an_error_in_openais_format(client: openai.Op
                 work()
             body: Any = refused.value.body
             assert (body["type"], body["code"]) == ("invalid_request_error", "not_found")
-            assert f"no conversation '{unknown}'" in body["message"]
+            assert f"unknown conversation '{unknown}'" in body["message"]
 
 
 def test_what_is_wrong_is_told_by_its_field(client: openai.OpenAI, served: Served) -> None:

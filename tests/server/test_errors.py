@@ -58,7 +58,7 @@ ODD: list[tuple[bytes, int, str]] = [
     (b"  ", 400, "the body is not JSON: Expecting value"),
     (b'{"count": 1,}', 400, "the body is not JSON: "),
     (b'{"count": "\x00"}', 400, "the body is not JSON: Invalid control character"),
-    (b'{"count": "\xff"}', 400, "the body is not JSON: it is not UTF-8 from byte 11 on"),
+    (b'{"count": "\xff"}', 400, "the body is not JSON: invalid UTF-8 at byte 11"),
     (b"count=1", 400, "the body is not JSON: Expecting value"),
     (nested(100_000), 400, "nested too deeply"),
     (nested(500), 422, "must be JSON"),
@@ -116,7 +116,7 @@ async def test_rows_that_cannot_be_seeded(served: Any) -> None:
         ({**ROW, "initial_count": "x"}, "initial_count: Input should be a valid integer"),
         ({**ROW, "responses_create_params": []}, "responses_create_params: Input should be a valid dictionary"),
         ({**ROW, "deep": json.loads(nested(300))}, "the task is not JSON"),
-        ({**ROW, "odd": {"\ud800": 1}}, "the task is not JSON: a key in it is not a text"),
+        ({**ROW, "odd": {"\ud800": 1}}, "the task is not JSON: a key in it is not valid Unicode"),
     ]:
         for path in ("seed_session", "reset"):
             status, refused = await served.post(f"/{path}", row)
@@ -205,7 +205,7 @@ async def test_paths_that_are_not_there(replies: Replies) -> None:
         for method in ("GET", "POST", "DELETE"):
             status, error = await replies.error(path, method)
             assert (status, error["code"]) == (404, "unknown_tool")
-            assert "there are: get_counter_value, increment_counter" in error["message"]
+            assert "the tools are: get_counter_value, increment_counter" in error["message"]
     _, error = await replies.error(f"/{'x' * 5000}")
     assert len(error["message"]) < 400
 
@@ -273,7 +273,7 @@ async def test_a_tool_that_fails_changes_nothing_and_says_little(serve: Any) -> 
     for how, status, code, message in [
         *((how, 500, "tool_failed", f"fail failed: unexpected {kind}") for how, kind in zip(WRONG, kinds, strict=True)),
         ("say", 400, "tool_error", "not on a Sunday"),
-        ("other", 500, "tool_failed", "fail failed: what it returned cannot be written as JSON"),
+        ("other", 500, "tool_failed", "fail failed: its output cannot be written as JSON"),
     ]:
         assert await replies.error("/fail", json={"how": how}) == (status, {"code": code, "message": message})
     status, error = await replies.error("/spoil")

@@ -205,7 +205,7 @@ async def test_workers_count_together(launch: Any, connect: Any, tmp_path: Path)
     path = write(tmp_path / "keys", line("ann", " sessions=10"))
     path.chmod(0o644)
     command = launch("counter", "--workers", "2", "--api-keys", str(path))
-    assert f"warning: {path} can be read by others" in command.said
+    assert f"warning: other users can read {path}" in command.said
 
     async def seed() -> int:
         client = await connect(command.url)  # a connection of its own, which any worker may take

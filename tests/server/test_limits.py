@@ -79,7 +79,7 @@ async def test_a_body_may_be_so_large_and_no_larger(serve: Any, chunked: bool) -
             assert answer.status == status
             assert answer.headers["Set-Cookie"].startswith(token)
         if status == 413:
-            message = "the body is larger than the 1,000 bytes that this server takes"
+            message = "the body exceeds this server's limit of 1,000 bytes"
             assert said == {"error": {"code": "too_large", "message": message}}
     assert await served.post("/get_counter_value") == (200, {"count": 9})
 
@@ -136,7 +136,7 @@ async def test_there_may_be_so_many_sessions_and_no_more(serve: Any) -> None:
         async with served.client.post(f"{served.url}/{path}", json=ROW) as answer:
             said = await answer.json()
             assert (answer.status, said["error"]["code"], answer.headers["Retry-After"]) == (503, "busy", "1")
-            assert "2 sessions" in said["error"]["message"]
+            assert "2 live sessions" in said["error"]["message"]
     assert (await served.post("/get_counter_value", cookies=cookies))[0] == 200
     session = await served.services.environments["counter"].sessions.open(first["session_id"])
     await session.close()

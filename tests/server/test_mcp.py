@@ -462,7 +462,7 @@ async def test_a_forged_token_is_refused(serve: Any, era: str) -> None:
         status, reply = await post(served, call, {HEADER: forgery})
         assert (status, reply["error"]["data"]) == (401, {"code": "unauthorized"}), forgery
     async with connected(f"{served.url}/mcp", {HEADER: f"{token}x"}, era) as client:
-        with pytest.raises(MCPError, match="not made here"):
+        with pytest.raises(MCPError, match="invalid session token"):
             await client.call_tool("increment_counter", {"count": 1})
     async with connected(f"{served.url}/mcp", {HEADER: token}, era) as client:
         assert (await client.call_tool("get_counter_value")).structured_content == {"count": 3}
@@ -511,7 +511,7 @@ async def test_environments_of_one_server_are_apart(serve: Any) -> None:
         assert (await counting.call_tool("get_counter_value")).structured_content == {"count": 3}
         assert error_of(await counting.call_tool("get_weather", {"city": "Lima"}))["code"] == "unknown_tool"
         assert not (await asking.call_tool("get_weather", {"city": "Lima"})).is_error
-        with pytest.raises(MCPError, match="not made here"):
+        with pytest.raises(MCPError, match="invalid session token"):
             await extracting.call_tool("get_synonym_value", {"synonym": "a"})
     assert (await post(served, message("tools/list")))[0] == 404
 

@@ -166,7 +166,7 @@ def test_the_chunks_of_a_stream_have_usage_only_if_it_is_asked_for(served: Serve
 def test_the_model_is_listed(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["reference:counter"]
     assert client.models.retrieve("reference:counter").owned_by == "stateroom"
-    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt'"):
+    with pytest.raises(openai.NotFoundError, match="unknown model 'gpt'"):
         client.models.retrieve("gpt")
 
 

@@ -151,7 +151,7 @@ async def test_it_is_no_tool_over_mcp(talk: Any) -> None:
     assert sorted(each["name"] for each in found["result"]["tools"]) == ["look", "sign"]
     call = {**listing, "method": "tools/call", "params": {"name": "reply", "arguments": {"message": "hello"}}}
     _, found = await talk.post("/mcp", call, headers=headers)
-    assert "there is no tool named 'reply'" in json.dumps(found)
+    assert "unknown tool 'reply'" in json.dumps(found)
 
 
 # Runs.

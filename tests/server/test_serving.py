@@ -40,8 +40,12 @@ async def test_workers_without_a_state_can_do_without_a_shared_store(launch: Any
 @pytest.mark.parametrize(
     ("arguments", "variables", "warnings"),
     [
-        (["--host", "0.0.0.0"], {"STATEROOM_SECRET": None}, ["no admin token", "which other hosts do not share"]),
-        (["--host", "0.0.0.0", "--admin-token", "x"], {}, ["no API keys, so anybody can create sessions"]),
+        (
+            ["--host", "0.0.0.0"],
+            {"STATEROOM_SECRET": None},
+            ["without an admin token", "which other hosts do not share"],
+        ),
+        (["--host", "0.0.0.0", "--admin-token", "x"], {}, ["without API keys, anyone can create sessions"]),
         (["--host", "localhost"], {"STATEROOM_SECRET": None}, []),
         pytest.param(["--host", "::1"], {"STATEROOM_SECRET": None}, [], marks=needs_ipv6),
     ],

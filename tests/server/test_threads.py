@@ -106,7 +106,7 @@ async def test_a_thread_of_an_environment_has_its_tools(serve: Any, store_url: s
     await plain.say("hello")
     status, refused = await plain.ask("POST", "/run", {})
     assert (status, refused["error"]["code"]) == (404, "not_found")
-    assert "the model reference, which does not know thread" in refused["error"]["message"]
+    assert "the model reference, which cannot act in thread" in refused["error"]["message"]
 
 
 async def test_without_a_model_there_are_threads_that_nobody_answers_in(serve: Any) -> None:

@@ -29,7 +29,7 @@ DAMAGE = {
     ),
     "the first entries": ("DELETE FROM entries WHERE session = :id AND revision < 3", "entries are missing: 1 to 2"),
     "the last entry": ("DELETE FROM entries WHERE session = :id AND revision = 32", "entries are missing: 32"),
-    "a head that was left behind": ("UPDATE sessions SET revision = 30 WHERE id = :id", "belong nowhere: 31"),
+    "a head that was left behind": ("UPDATE sessions SET revision = 30 WHERE id = :id", "unexpected snapshots: 31"),
     "the first snapshot": (
         "DELETE FROM snapshots WHERE session = :id AND revision = 1",
         "the first snapshot is missing",
@@ -90,16 +90,16 @@ async def test_damage_to_a_session_is_found(tmp_path: Path, what: str) -> None:
 FAMILY_DAMAGE = {
     "a parent that is gone": (
         "DELETE FROM sessions WHERE id = :parent",
-        "is gone, from which session '{fork}' was forked",
+        "the parent of session '{fork}', does not exist",
     ),
     "a parent that is not deep enough": (
         "UPDATE sessions SET parent_revision = 40, revision = revision + 20 WHERE id = :fork",
-        "'{parent}' has not come to revision 40, from which session '{fork}' was forked: it is at 31",
+        "'{parent}' is at revision 31, but session '{fork}' was forked from its revision 40",
     ),
-    "its own parent": ("UPDATE sessions SET parent = id WHERE id = :fork", "it descends from itself"),
+    "its own parent": ("UPDATE sessions SET parent = id WHERE id = :fork", "it is its own ancestor"),
     "a circle": (
         "UPDATE sessions SET parent = :fork, parent_revision = 2 WHERE id = :parent",
-        "it descends from itself",
+        "it is its own ancestor",
     ),
     "a past that a fork needs": (
         "DELETE FROM snapshots WHERE session = :parent AND revision < 20",
@@ -162,9 +162,9 @@ async def test_entries_that_a_store_must_refuse_are_found() -> None:
     session = await new(store, 3)
     assert await problems(store) == {
         session.id: [
-            "there are entries that belong nowhere: 4",
+            "unexpected entries: 4",
             "the call id 'again' was used 3 times",
-            "entry 4 goes back to revision 5, which is not before it",
+            "entry 4 rewinds to revision 5, which is not before it",
         ]
     }
 

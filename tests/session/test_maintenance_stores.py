@@ -89,4 +89,4 @@ async def test_what_cannot_be_decrypted_is_found(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("CARE_KEYS", "two:" + "B" * 43 + "=")
     async with open_store(url) as store:
         (found,) = (await problems(store))[session.id]
-    assert "is encrypted with the key 'one', which was not given" in found
+    assert "is encrypted with the key 'one'; add that key to keys=" in found

@@ -357,7 +357,7 @@ async def test_a_browser_that_is_gone_is_started_afresh_and_the_log_says_so(
     assert not caplog.records
     other = await elsewhere.sessions.open(session.id)
     assert (await other.call("look")).output == []
-    assert f"the browser of session {session.id} is started afresh" in caplog.text
+    assert f"the browser of session {session.id} is started again" in caplog.text
     await other.call("visit", {"address": "b"})
     assert (await other.call("visit", {"address": "c"})).output == ["b", "c"]
     assert (await session.call("visit", {"address": "d"})).output == ["d"]

@@ -147,7 +147,7 @@ def paths(differences: Any) -> list[tuple[object, ...]]:
         (nothing, assign("T-1", "ana"), 1, 0, "tickets['T-1'].assignee: expected \"ana\", found null"),
         (assign("T-1", "bob"), assign("T-1", "ana"), 1, 0, 'tickets[\'T-1\'].assignee: expected "ana", found "bob"'),
         (nothing, drop("T-1"), 1, 0, "expected to be gone"),
-        (drop("T-1"), nothing, 0, 1, "is gone"),
+        (drop("T-1"), nothing, 0, 1, "found nothing"),
         (drop("T-1"), drop("T-1"), 0, 0, "all as expected"),
         (drop("T-1"), assign("T-1", "ana"), 1, 1, "missing"),
         (assign("T-1", "ana"), drop("T-1"), 1, 0, "expected to be gone"),
@@ -243,11 +243,11 @@ SAID = "The meeting has been moved, as you asked on the phone this morning, to "
         (nothing, put(tickets={"T-3": Ticket(id="T-3", title="new", tags={"b", "a"})}),
          ['tickets: missing {"title": "new", "assignee": null, "tags": ["a", "b"], "lines": []}']),
         (put(mails={"m1": Mail(to="all")}), nothing,
-         ['mails.m1: not expected, {"to": "all", "about": null, "text": ""}']),
+         ['mails.m1: unexpected {"to": "all", "about": null, "text": ""}']),
         (put(lead=f"{SAID}Monday."), put(lead=f"{SAID}Tuesday."),
          ['lead: expected …"morning, to Tuesday.", found …"morning, to Monday."']),
         (put(pinned={"T-7", "T-8"}), lambda state: state.pinned.symmetric_difference_update({"T-1", "T-8"}),
-         ["pinned['T-1']: expected to be gone, found \"T-1\"", "pinned['T-7']: not expected, \"T-7\""]),
+         ["pinned['T-1']: expected to be gone, found \"T-1\"", "pinned['T-7']: unexpected \"T-7\""]),
     ],
 )  # fmt: skip
 def test_a_difference_is_told_by_its_content(found: Edit, gold: Edit, lines: list[str]) -> None:
@@ -318,11 +318,11 @@ def test_what_reads_the_same_but_is_about_another_new_record_is_told_so() -> Non
     gold = written("T-3", "T-4", about=("T-3", "T-4"), titles=("a", "b"))
     found = written("T-3", "T-4", about=("T-3", "T-4"), titles=("b", "a"))
     assert compared(found, gold).text().splitlines() == [
-        f'mails[\'m-{key}\']: {{"to": "{to}", "about": "{key}", "text": ""}} is about another new record than expected'
+        f'mails[\'m-{key}\']: {{"to": "{to}", "about": "{key}", "text": ""}} refers to another new record than expected'
         for key, to in (("T-3", "ana"), ("T-4", "bob"))
     ]
     lead = compared(both(found, put(lead="T-3")), both(gold, put(lead="T-3"))).text()
-    assert 'lead: "T-3" is about another new record than expected' in lead
+    assert 'lead: "T-3" refers to another new record than expected' in lead
 
 
 def test_records_within_new_records_are_compared_by_content_too() -> None:

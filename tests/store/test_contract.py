@@ -40,7 +40,7 @@ class ModelStore(Store):
     async def put(self, record: Record, *, new: bool = False) -> None:
         record.check_calls()
         if new and record.head.id in self.model.sessions:
-            raise StoreError(f"there is a session {record.head.id!r} already")
+            raise StoreError(f"session {record.head.id!r} already exists")
         self.model.restore(record)
 
     async def append(self, commit: Commit) -> None:

@@ -353,7 +353,7 @@ async def test_a_session_without_its_parent_is_an_orphan(store: Any) -> None:
     await store.create(head("fork", parent="room"))
     await store.create(head("deep", parent="fork"))
     await store.backend.remove([name for name in await objects(store) if "i-room" in name])
-    assert await store.maintenance.orphans() == ["session 'fork', whose parent 'room' is gone"]
+    assert await store.maintenance.orphans() == ["session 'fork', whose parent 'room' does not exist"]
     await store.maintenance.vacuum()
     assert await objects(store) == {}
 

@@ -528,13 +528,13 @@ async def test_orphans_are_told_of_and_removed(store: Store, url: str) -> None:
     with admin(url) as connection:
         connection.execute("DELETE FROM sessions WHERE id = 'room'")
     assert await store.maintenance.orphans() == [
-        "entries of session 'room', which is gone: 2",
-        "snapshots of session 'room', which is gone: 1",
-        "blobs of session 'room', which is gone: 1",
-        "session 'fork', forked from session 'room', which is gone",
+        "entries of session 'room', which does not exist: 2",
+        "snapshots of session 'room', which does not exist: 1",
+        "blobs of session 'room', which does not exist: 1",
+        "session 'fork', whose parent 'room' does not exist",
     ]
     await store.maintenance.vacuum()
-    assert await store.maintenance.orphans() == ["session 'fork', forked from session 'room', which is gone"]
+    assert await store.maintenance.orphans() == ["session 'fork', whose parent 'room' does not exist"]
 
 
 @pytest.fixture

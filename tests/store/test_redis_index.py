@@ -160,13 +160,13 @@ async def test_parts_without_a_session_are_told_of_and_removed(store: Store, key
     await store.create(head("fork", parent="room"))
     keys.remove("{/room}")
     assert await store.maintenance.orphans() == [
-        "forks of session 'room', which is gone",
-        "snapshots of session 'room', which is gone",
-        "session 'room' in the index, which is gone",
-        "session 'fork', forked from session 'room', which is gone",
+        "forks of session 'room', which does not exist",
+        "snapshots of session 'room', which does not exist",
+        "session 'room' in the index, which does not exist",
+        "session 'fork', whose parent 'room' does not exist",
     ]
     await store.maintenance.vacuum()
-    assert await store.maintenance.orphans() == ["session 'fork', forked from session 'room', which is gone"]
+    assert await store.maintenance.orphans() == ["session 'fork', whose parent 'room' does not exist"]
     assert await store.heads() == [head("fork", parent="room")]  # what it has of its own can be read
     with pytest.raises(UnknownSession):
         await store.head("room")

@@ -150,9 +150,9 @@ async def test_rows_without_a_session_are_told_and_removed(store: Store, path: P
         "INSERT INTO blobs VALUES ('lost', 'digest', x'00')",
     )
     assert await store.maintenance.orphans() == [
-        "entries of session 'gone', which is gone: 2",
-        "snapshots of session 'gone', which is gone: 1",
-        "blobs of session 'lost', which is gone: 1",
+        "entries of session 'gone', which does not exist: 2",
+        "snapshots of session 'gone', which does not exist: 1",
+        "blobs of session 'lost', which does not exist: 1",
     ]
     await store.maintenance.vacuum()
     assert await store.maintenance.orphans() == []
@@ -166,7 +166,7 @@ async def test_a_fork_whose_parent_is_gone_is_told_and_stays(store: Store, path:
     tamper(path, "DELETE FROM sessions WHERE id = 'room'", "DELETE FROM entries WHERE session = 'room'")
     with pytest.raises(UnknownSession):
         await store.head("room")
-    assert await store.maintenance.orphans() == ["session 'fork', forked from session 'room', which is gone"]
+    assert await store.maintenance.orphans() == ["session 'fork', whose parent 'room' does not exist"]
     await store.maintenance.vacuum()
     assert (await store.load("fork")).snapshot == Snapshot(2, b"state")
     await store.delete("fork")

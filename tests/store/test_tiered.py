@@ -203,7 +203,7 @@ async def test_a_session_that_the_warm_tier_has_lost_is_not_continued_from_the_c
         with raises(StoreError):
             await call
     assert await store.maintenance.orphans() == [
-        "session 'room', of which the cold tier has revision 2: the warm tier has lost it"
+        "session 'room', which the warm tier has lost; the cold tier has revision 2"
     ]
     assert await names(store) == {"room"}
 
@@ -312,11 +312,11 @@ async def test_without_the_warm_tier_what_rests_can_be_read(
         assert await store.count(NOW) == 1
         assert await store.sweep(COLD) == 0
         assert "cannot be reached" in tiers_of(store)["warm"]
-        assert tiers_of(store)["cold"].endswith(": well")
+        assert tiers_of(store)["cold"].endswith(": reachable")
         server.restart()
         await store.append(Commit("works", make.entry(2), expires=LATER))
         await store.append(Commit("rests", make.entry(3), expires=LATER))
-        assert tiers_of(store)["warm"].endswith(": well")
+        assert tiers_of(store)["warm"].endswith(": reachable")
     said = [record.getMessage() for record in caplog.records if record.name == "stateroom.store.tiered.tier"]
     assert [("cannot be reached" in text, "can be reached again" in text) for text in said] == [
         (True, False),

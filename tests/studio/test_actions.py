@@ -226,7 +226,7 @@ async def test_why_a_session_cannot_be_forked_is_shown_as_the_server_says_it(
     environment.arrives.set()
     page = await open_page(f"/studio/sessions/{session}?at=2", served.url, storage_state=named(served.url))
     await button(page, "Fork")
-    await expect(page.get_by_role("alert")).to_contain_text("what became of call 'letter' is not known")
+    await expect(page.get_by_role("alert")).to_contain_text("the outcome of call 'letter' is unknown")
     await expect(page.get_by_role("alert")).to_contain_text("cannot_fork")
     assert (await served.get(f"/studio/api/sessions/{session}"))[1]["children"] == []
     assert all("409" in each for each in problems)

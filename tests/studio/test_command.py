@@ -83,7 +83,7 @@ async def test_without_its_environment_a_session_is_read_and_an_action_says_what
     assert (await get(f"{place}/state"))[1]["state"] == {"value": 3}
     status, body = await post(f"{place}/checkpoint", {"name": "here", "by": "ada"})
     assert status == 409
-    assert "start the server with counter" in body["error"]["message"]
+    assert "start the server with that environment" in body["error"]["message"]
 
 
 async def test_it_serves_people_and_no_agents(launch: Launch) -> None:

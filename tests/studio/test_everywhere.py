@@ -89,7 +89,7 @@ async def test_a_reader_finds_nothing_to_change(
             sent.append(request.url)
 
     page.on("request", note)
-    said = "Studio is open for reading only." if pattern.endswith("/play") else f"§{field}§"
+    said = "Studio is read-only." if pattern.endswith("/play") else f"§{field}§"
     await expect(page.locator("main")).to_contain_text(said)
     assert await changing(page) == set()
     for key in KEYS:

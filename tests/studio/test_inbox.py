@@ -57,7 +57,7 @@ async def test_questions_are_answered_one_after_another_the_oldest_first(open_in
     await expect(page.get_by_role("heading", name="Spend 7?")).to_be_visible()
     await page.get_by_role("textbox", name="Answer").fill("no")
     await button(page, "Answer")
-    await expect(page.get_by_text("Nobody waits for you.")).to_be_visible()
+    await expect(page.get_by_text("No open questions.")).to_be_visible()
     await until(lambda: is_idle(purse, second))
     assert await spent(purse, second) == 0
 
@@ -83,7 +83,7 @@ async def test_the_oldest_question_comes_first_not_that_of_the_oldest_session(
 
 async def test_a_question_appears_when_it_is_asked(open_inbox: Any, purse: Served) -> None:
     page = await open_inbox()
-    await expect(page.get_by_text("Nobody waits for you.")).to_be_visible()
+    await expect(page.get_by_text("No open questions.")).to_be_visible()
     session = await asks(purse, "5")
     await expect(page.get_by_role("heading", name="Spend 5?")).to_be_visible()
     await expect(page.get_by_role("link", name=session)).to_have_count(2)
@@ -121,4 +121,4 @@ async def test_a_person_who_only_looks_sees_the_answer_of_another(open_inbox: An
     await act(purse, f"/sessions/{session}/answer", input="no")
     await expect(page.get_by_role("status").filter(has_text="ada has answered: no")).to_be_visible()
     await button(page, "Next")
-    await expect(page.get_by_text("Nobody waits for you.")).to_be_visible()
+    await expect(page.get_by_text("No open questions.")).to_be_visible()

@@ -88,7 +88,7 @@ async def test_what_goes_wrong_is_told(open_studio: OpenStudio, studio: Served) 
     told = {"by": "ada", "message": "Hello"}
     status, refused = await served.post(f"/studio/api/sessions/{thread}/continue", told)
     assert status == 404
-    assert "the model reference, which does not know thread" in refused["error"]["message"]
+    assert "the model reference, which cannot act in thread" in refused["error"]["message"]
     served = await open_studio(model=f"{MODELS}:Fails")
     session = await seed(served)
     await act(served, f"/sessions/{session}/continue")

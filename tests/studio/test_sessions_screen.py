@@ -42,7 +42,7 @@ async def test_the_url_holds_the_filters(page: Page, studio: Served) -> None:
     await page.go_back()
     await expect(page.get_by_label("Status")).to_have_value("")
     await page.get_by_label("Status").select_option("closed")
-    await expect(page.get_by_text("No session passes these filters.")).to_be_visible()
+    await expect(page.get_by_text("No sessions match these filters.")).to_be_visible()
 
 
 async def test_a_row_follows_its_session(page: Page, studio: Served) -> None:
@@ -88,7 +88,7 @@ async def test_sessions_are_filtered_by_environment_owner_and_reward(
     await page.get_by_label("Reward to").fill("0.5")
     await expect(names).to_have_text([poor.id])
     await page.get_by_label("Environment").select_option("refund")
-    await expect(page.get_by_text("No session passes these filters.")).to_be_visible()
+    await expect(page.get_by_text("No sessions match these filters.")).to_be_visible()
 
 
 async def test_the_keyboard_reaches_every_session(open_page: OpenPage, studio: Served) -> None:

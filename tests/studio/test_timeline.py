@@ -349,7 +349,7 @@ async def test_the_path_of_a_place_in_the_state_is_copied(open_page: OpenPage, s
         await expect(page.get_by_text("The path is copied.")).to_be_visible()
         assert await page.evaluate("navigator.clipboard.readText()") == 'pages["note 0"]'
     else:
-        await expect(page.get_by_text("The browser does not let this page copy.")).to_be_visible()
+        await expect(page.get_by_text("The browser does not allow this page to copy.")).to_be_visible()
     await page.get_by_role("treegrid").focus()
     await page.keyboard.press("c")
     await expect(page.get_by_role("dialog", name="Continue with a model")).to_be_visible()

@@ -11,10 +11,10 @@ from stateroom.model import Exactness, Item, Model
 from stateroom.session import AgentStatus, LogEntry, Update
 
 MAX_STEPS = 50
-"""Answers of a model in one turn, by default."""
+"""Default limit of a model's answers in one turn."""
 
 MAX_INVALID_CALLS = 10
-"""Consecutive tool calls that could not run, by default."""
+"""Default limit of consecutive tool calls that could not run."""
 
 
 def function_tool(name: str, description: str, **parameters: str) -> Item:
@@ -36,11 +36,11 @@ ASK_USER = function_tool(
 
 @dataclass(frozen=True)
 class Agent:
-    """A model, its instructions and its limits. An agent keeps nothing of a conversation."""
+    """A model with its instructions and limits. An agent stores nothing of a conversation."""
 
     model: Model
     instructions: str = ""
-    """System instructions for every conversation. The environment's, which may follow from the state, come after."""
+    """System instructions for every conversation. The environment's own instructions follow them."""
     context: Context = field(default_factory=Context)
     """Bounds on the part of a conversation that the model sees."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -48,21 +48,21 @@ class Agent:
     seed: int = 0
     """The seed of the model's answers, for models that take one."""
     max_steps: int = MAX_STEPS
-    """Answers of the model in one turn."""
+    """Maximum answers of the model in one turn."""
     deadline: float | None = None
-    """Seconds of work on a turn, in one process."""
+    """Maximum seconds of work on a turn, in one process."""
     max_invalid_calls: int = MAX_INVALID_CALLS
-    """Consecutive tool calls that could not run: of unknown tools, or with invalid arguments."""
+    """Maximum consecutive tool calls that could not run: of unknown tools, or with invalid arguments."""
     asks: bool = False
     """Whether the model can ask for input, with the tool `ask_user`."""
     plan: bool = False
     """Whether the model plans what it does, with the tools `make_plan` and `end_step`."""
     tokens: Exactness | None = None
-    """Whether each answer has its exact tokens, and what becomes of those that do not continue the ones before."""
+    """Whether to record exact tokens, and what to do with a prompt that does not continue the previous tokens."""
 
 
 class Outcome(Protocol):
-    """The result of a tool call, as far as an agent needs it."""
+    """The result of a tool call."""
 
     @property
     def content(self) -> Any:
@@ -77,11 +77,11 @@ class Tools(Protocol):
     """Runs tool calls: a session, or a client of one."""
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
-        """Call a tool. A `call_id` that was used before returns the same result, and runs nothing."""
+        """Call a tool. A `call_id` that was used before returns the same result and runs nothing."""
 
 
 class Workspace(Tools, Protocol):
-    """What an agent works in: a session, or a client of one."""
+    """The workspace of an agent: a session, or a client of one."""
 
     @property
     def replies(self) -> bool:
@@ -92,17 +92,17 @@ class Workspace(Tools, Protocol):
         """Whether the environment's user speaks first where the task has no message of theirs."""
 
     def reads(self, name: str) -> bool:
-        """Whether a tool only reads the state, so that such calls may run side by side."""
+        """Whether a tool only reads the state; such calls may run in parallel."""
 
     async def instructions(self) -> str:
-        """The environment's instructions now; empty if it has none."""
+        """Return the environment's current instructions; empty if it has none."""
 
     async def reply(self, message: str, *, call_id: str) -> str | None:
-        """The answer to a message of the agent; None ends the conversation. A `call_id` is answered once."""
+        """Answer a message of the agent; None ends the conversation. A `call_id` is answered once."""
 
 
 class WrappedWorkspace:
-    """A workspace around another one: a subclass changes some of its methods."""
+    """Wraps another workspace; a subclass changes some of its methods."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -136,13 +136,13 @@ class AgentLog(Protocol):
         """The agent's status."""
 
     async def load(self) -> AgentStatus:
-        """The agent's status, also if it has to be read first; see `SessionAgent.load`."""
+        """Load and return the agent's status; see `SessionAgent.load`."""
 
     async def say(self, update: Update, *, after: AgentStatus | None = None, **changes: Any) -> AgentStatus:
         """Add to the conversation; see `SessionAgent.say`."""
 
     async def compact(self, window: dict[str, Any], *, after: AgentStatus | None = None) -> AgentStatus:
-        """Let the model's view start from a window; see `SessionAgent.compact`."""
+        """Start the model's view from a window; see `SessionAgent.compact`."""
 
     async def said(self, since: int = 0) -> list[LogEntry]:
-        """The entries of the conversation, from a revision on; see `SessionAgent.said`."""
+        """Return the entries of the conversation, from a revision on; see `SessionAgent.said`."""

@@ -72,7 +72,7 @@ class Outcomes:
 
 
 class AgentCancelled(Exception):
-    """Somebody has cancelled the agent while it ran calls."""
+    """The agent was cancelled while it ran calls."""
 
 
 async def carry_out(
@@ -156,7 +156,7 @@ def output_text(outcome: Outcome) -> str:
 class StateTools:
     """Functions whose first parameter is a state: `def pay(state, amount: float) -> str`, with a docstring.
 
-    A function that raises `ToolError` tells the model why; it must not have changed the state.
+    The model sees a `ToolError` that a function raises; the function must not have changed the state.
     """
 
     def __init__(self, what: str, functions: Iterable[Callable[..., Any]]) -> None:
@@ -209,5 +209,5 @@ def _tool_of(what: str, function: Callable[..., Any]) -> Tool:
     made = make_tool(where, name, tool(function), hints, Injectable(State, frozenset(), first="state"))
     if made.procedure.needs:
         asked = ", ".join(sorted(made.procedure.needs))
-        raise DefinitionError(f"{where} asks for {asked}; only `state` and the model's arguments are available")
+        raise DefinitionError(f"{where} needs {asked}, but only `state` and the model's arguments are available")
     return made

@@ -60,28 +60,28 @@ NOT_ANCHORED = Anchor()
 
 @dataclass(frozen=True)
 class Context:
-    """Bounds on what a model sees, in tokens and in messages, and the strategies that keep a conversation within them.
+    """Limits on what a model sees, in tokens and in messages, and the strategies that keep a conversation within them.
 
-    When a window exceeds a bound, the strategies apply in order until it reaches the target. They have work only
-    once in a while, so the cost of a step does not grow with the conversation.
+    When a window exceeds a limit, the strategies apply in order until it reaches the target. They run only
+    occasionally, so the cost of a step does not grow with the conversation.
     """
 
     budget: int | None = None
-    """The tokens that the model may see; None for no bound."""
+    """Maximum tokens that the model sees; None for no limit."""
     strategies: Sequence[Strategy] = (ClearToolResults(), DropOldest())
-    """What makes a window smaller, cheapest first."""
+    """Strategies that shrink a window, cheapest first."""
     counter: TokenCounter = field(default_factory=Estimate)
     target: float = 0.7
-    """The share of each bound that a smaller window may take."""
+    """The share of each limit to which the strategies shrink a window."""
     messages: int | None = None
-    """The messages that the model may see; None for no bound. Each item counts: a call is one, and its result too."""
+    """Maximum messages that the model sees; None for no limit. Each item counts, such as a call or its result."""
 
     def __post_init__(self) -> None:
         for name, bound in (("budget", self.budget), ("messages", self.messages)):
             if bound is not None and bound < 1:
                 raise DefinitionError(f"{name} must be at least 1, or None, not {bound}")
         if not 0 < self.target <= 1:
-            raise DefinitionError(f"target must be a share of the bounds above 0 and up to 1, not {self.target}")
+            raise DefinitionError(f"target must be above 0 and at most 1, not {self.target}")
 
     def count(self, items: Iterable[Item]) -> list[int]:
         """The tokens of each item."""
@@ -116,7 +116,7 @@ class Context:
         for strategy in self.strategies:
             if inspect.iscoroutinefunction(strategy.apply):
                 name = type(strategy).__name__
-                raise DefinitionError(f"{name} is async: await context.fit(…), or use a context without it")
+                raise DefinitionError(f"{name} is async; await context.fit(…), or use a context without it")
         waiting = self.fit(window, anchor)
         try:
             waiting.send(None)
@@ -124,7 +124,7 @@ class Context:
             fitted: Window = done.value
             return fitted
         waiting.close()
-        raise DefinitionError("a strategy of this context is async: await context.fit(…)")
+        raise DefinitionError("a strategy of this context is async; await context.fit(…)")
 
     def _bound(self, share: float, anchor: Anchor) -> Size:
         """The size that takes a share of the bounds."""
@@ -136,14 +136,14 @@ class Context:
             return
         if self.messages is not None and len(window) > self.messages:
             raise ContextOverflow(
-                f"the bound is {self.messages} messages, and {len(window)} are left: raise it, pin less, or use "
+                f"the limit is {self.messages} messages, but {len(window)} remain: raise the limit, pin less, or use "
                 "DropOldest() as the last strategy"
             )
         estimate = anchor.estimate(window.total)
-        parts = [*_parts(window), ("that the model reports beyond the count", estimate - window.total)]
+        parts = [*_parts(window), ("reported by the model beyond the count", estimate - window.total)]
         listed = ", ".join(f"{tokens} {what}" for what, tokens in parts if tokens)
         raise ContextOverflow(
-            f"the budget is {self.budget} tokens, and the rest takes {estimate} ({listed}; counted by "
+            f"the budget is {self.budget} tokens, but {estimate} remain ({listed}; counted by "
             f"{self.counter.name}): raise the budget, pin less, let tools return less, or use DropOldest() as the last "
             "strategy"
         )
@@ -159,7 +159,7 @@ def _parts(window: Window) -> list[tuple[str, int]]:
     return [
         ("for tools and instructions", window.beside),
         ("for system and developer messages", system),
-        ("for pinned items and what belongs to them", window.total - window.beside - system - loose),
+        ("for pinned items and their units", window.total - window.beside - system - loose),
         ("for older items", old),
         ("for the newest items", loose - old),
     ]
@@ -180,10 +180,10 @@ class CountedItem(BaseModel):
 
 
 class Conversation(BaseModel):
-    """What was said, with the tokens of each item; a field of this type can be in any `State`.
+    """A conversation, with the tokens of each item; any `State` can have a field of this type.
 
-    It keeps all items. A model sees a bounded view of them, which costs O(its size) if it starts from the view before:
-    see `compact`.
+    It keeps all items. A model sees a bounded view of them, which costs O(its size) if it starts from the previous
+    view: see `compact`.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -191,7 +191,7 @@ class Conversation(BaseModel):
     said: list[CountedItem] = []
     """All items, in order; `add` adds to them."""
     shown: list[CountedItem] = []
-    """What a model sees in place of the first `since` items."""
+    """The items that a model sees in place of the first `since` items."""
     since: NonNegativeInt = 0
 
     def add(self, given: Item | Sequence[Item], *, counter: TokenCounter = ESTIMATE, pinned: bool = False) -> None:
@@ -211,7 +211,7 @@ class Conversation(BaseModel):
 
     @property
     def turns(self) -> list[list[Item]]:
-        """The items of each turn. A turn begins with a user message; items before the first are in none."""
+        """The items of each turn. A turn begins with a user message; earlier items belong to no turn."""
         turns: list[list[Item]] = []
         for item in self.items:
             if kind_of(item) == "user":
@@ -236,7 +236,7 @@ class Conversation(BaseModel):
         return context.fit_now(self.window(), anchor).items
 
     def compact(self, window: Window) -> None:
-        """Let the view start from a window that was made of it; all items stay in `said`."""
+        """Start the view from a window that was made from it; all items stay in `said`."""
         plain = zip(window.items, window.tokens, window.pinned, strict=True)
         self.shown = [CountedItem(item=item, tokens=tokens, pinned=pinned) for item, tokens, pinned in plain]
         self.since = len(self.said)

@@ -31,7 +31,7 @@ class TokenCounter(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in messages."""
+        """The name of the counter, for messages."""
 
     def count(self, item: Item) -> int:
         """The tokens of an item, or of a tool's schema."""
@@ -58,14 +58,14 @@ class TokenizerFile:
 
     def __init__(self, path: str | Path) -> None:
         """Raises `NotFound` if the file or the package is missing, and `BadData` if the file is not a tokenizer."""
-        with needs("a tokenizer's file", "tokens"):
+        with needs("a tokenizer file", "tokens"):
             from tokenizers import Tokenizer  # noqa: PLC0415 - an extra
         if not Path(path).is_file():
-            raise NotFound(f"there is no tokenizer's file {str(path)!r}")
+            raise NotFound(f"tokenizer file {str(path)!r} does not exist")
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the package has no narrower one
-            raise BadData(f"{str(path)!r} is not a tokenizer's JSON file: {error}") from error
+            raise BadData(f"{str(path)!r} is not a tokenizer JSON file: {error}") from error
         self._tokenizer.no_truncation()  # a file may ask for both
         self._tokenizer.no_padding()
         self.name = Path(path).name
@@ -116,14 +116,14 @@ def _ensure_downloaded(encoding: str) -> None:
     """Raise `NotFound` unless `tiktoken` finds the vocabulary of an encoding on disk."""
     vocabulary = _ENCODINGS.get(encoding)
     if vocabulary is None:
-        raise NotFound(f"there is no encoding {encoding!r}; there are {', '.join(_ENCODINGS)}")
+        raise NotFound(f"unknown encoding {encoding!r}; choose from {', '.join(_ENCODINGS)}")
     url = f"https://openaipublic.blob.core.windows.net/encodings/{vocabulary}.tiktoken"
     given = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
     folder = Path(tempfile.gettempdir()) / "data-gym-cache" if given is None else Path(given)
     file = folder / sha1(url.encode(), usedforsecurity=False).hexdigest()
     if given == "" or not file.is_file() or sha256(file.read_bytes()).hexdigest() != _VOCABULARIES[vocabulary]:
         raise NotFound(
-            f"the vocabulary of {encoding!r} is not on this disk, and is not downloaded: put {url} at {file}, "
+            f"the vocabulary of {encoding!r} is missing, and is never downloaded: save {url} as {file}, "
             "or count with TokenizerFile or Estimate"
         )
 

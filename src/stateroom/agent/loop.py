@@ -29,10 +29,10 @@ from stateroom.session import AgentStatus, Session, Update, ended_call
 T = TypeVar("T")
 
 OnStep = Callable[[list[Item]], Awaitable[None]]
-"""Is given an answer with what came of it: the results of its calls, or the user's reply."""
+"""Called with an answer and its outcome: the results of its calls, or the user's reply."""
 
 OnItems = Callable[[Sequence[Item]], Awaitable[None]]
-"""Is given the items of a conversation when they are committed."""
+"""Called with the items of a conversation when they are committed."""
 
 TurnStatus = Literal["completed", "incomplete", "waiting", "failed", "cancelled"]
 
@@ -50,15 +50,15 @@ class Trajectory:
     output: list[Item]
     status: TurnStatus
     reason: str | None = None
-    """Why it is incomplete (`max_steps`, `deadline`, `max_output_tokens` or `bad_calls`), or why it failed."""
+    """Why it is incomplete (`max_steps`, `deadline`, `max_output_tokens` or `bad_calls`) or failed."""
     usage: Usage | None = None
     """The tokens of the model, as far as reported."""
     question: str | None = None
-    """The question that it waits to have answered."""
+    """The question that waits for an answer."""
     times: Times = field(default_factory=Times)
-    """What the agent has waited for."""
+    """The seconds that the agent waited for its model and tools."""
     instructions: str = ""
-    """The newest instructions that the model was given, if the environment has some."""
+    """The newest instructions of the environment, if it has any."""
 
     def following(self, before: WholeConversation) -> Trajectory:
         """The trajectory together with the conversation before it."""
@@ -69,7 +69,7 @@ class Trajectory:
 
 
 async def run(agent: Agent, session: Session[Any]) -> Trajectory:
-    """Run an agent in a session, on its task or on what was said since; it continues from its status."""
+    """Run an agent in a session, on its task or on newer messages; it continues from its status."""
     await session.agent.refresh()  # another process may have continued its work
     request = getattr(session.task, "responses_create_params", {})
     return await act(session, session.agent, agent, session.tools, input_items(request.get("input")))
@@ -116,7 +116,7 @@ class _Turn:
         self._agent = agent
         own = [*([ASK_USER] if agent.asks else ()), *(plan_tools().definitions if agent.plan else ())]
         for name in {tool.get("name") for tool in tools} & {tool["name"] for tool in own}:
-            raise DefinitionError(f"the tool {name!r} clashes with that of an agent that asks or plans; rename it")
+            raise DefinitionError(f"the tool {name!r} clashes with a tool of an agent that asks or plans; rename it")
         self._tools = [*tools, *own]
         self._tools_size = 0 if agent.context.budget is None else agent.context.beside(self._tools)
         self._guidance = ""
@@ -351,7 +351,7 @@ class _Turn:
         return any(item.get("role") == "user" for item in self._window.items)
 
     async def _hear_opening(self) -> None:
-        """Let the environment's user open a conversation in which nobody has asked for anything."""
+        """Let the environment's user open a conversation that has no user message."""
         opening = await self._reply_to("")
         if opening is not None:
             await self._hear(opening, "new_task")

@@ -46,23 +46,23 @@ class Step(BaseModel):
     name: str
     status: TaskStatus = "pending"
     result: JsonValue = None
-    """What came of it; why it failed, if it did."""
+    """The outcome, or the reason for a failure."""
 
 
 class TaskState(BaseModel):
-    """A task, and the steps that lead to its goal; a field of this type can be in any `State`.
+    """A task and the steps towards its goal; any `State` can have a field of this type.
 
-    It is `pending` until it begins, then `running`, and at last `done` or `failed`, unless it is revised. An
-    inconsistent one, such as a done task with a step left, is refused when it is stored and when it is loaded.
+    It is `pending` until it begins, then `running`, and finally `done` or `failed`, unless it is revised. An
+    inconsistent task, such as a done one with a pending step, is refused when it is stored or loaded.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     goal: str = ""
     task_id: str = ""
-    """Tells it from other tasks."""
+    """An id of your choice."""
     steps: list[Step] = []
-    """In order: those that are over, the current one, and those that are left."""
+    """The steps in order: completed or failed, current, and pending."""
     status: TaskStatus = "pending"
     error: str | None = None
     """Why it failed."""
@@ -82,7 +82,7 @@ class TaskState(BaseModel):
         self._go_on(steps)
 
     def complete(self, result: JsonValue = None) -> None:
-        """Finish the current step with its result, and go to the next; after the last step the task is done."""
+        """Finish the current step with its result, and begin the next; after the last step the task is done."""
         self._check_possible("complete")
         self._end_step("done", result)
         if not self._begin_next():
@@ -95,10 +95,10 @@ class TaskState(BaseModel):
         self.status, self.error = "failed", error
 
     def revise(self, *steps: str) -> None:
-        """Replace the steps that are not over by others, and go on with the first of these."""
+        """Replace the current and pending steps, and begin the first new one."""
         self._check_possible("revise")
         if not steps:
-            raise InvalidState(("steps",), "a task needs at least one step to go on")
+            raise InvalidState(("steps",), "a revised task needs at least one step")
         self.steps = [step for step in self.steps if step.status in OVER]
         self._go_on(steps)
 
@@ -128,13 +128,15 @@ class TaskState(BaseModel):
         status, statuses = self.status, [step.status for step in self.steps]
         running, pending = statuses.count("running"), statuses.count("pending")
         if running != (status == "running"):
-            raise ValueError(f"steps: a {status} task has {'one' if status == 'running' else 'no'} running step")
+            raise ValueError(f"steps: a {status} task must have {'one' if status == 'running' else 'no'} running step")
         if status == "pending" and pending < len(statuses):
-            raise ValueError("steps: a pending task has no step that is over")
+            raise ValueError("steps: a pending task must have only pending steps")
         if status == "done" and pending:
-            raise ValueError("steps: a done task has no step left")
+            raise ValueError("steps: a done task must have no pending steps")
         if (status == "failed") != (self.error is not None):
-            raise ValueError(f"error: a {status} task has {'one' if status == 'failed' else 'none'}")
+            raise ValueError(
+                f"error: a {status} task must {'have an error' if status == 'failed' else 'not have an error'}"
+            )
         return self
 
 
@@ -213,7 +215,7 @@ class Planner(WrappedWorkspace):
 
 
 def plans_in(items: Sequence[Item]) -> list[TaskState]:
-    """What the plan in a conversation has been, from the first to the newest."""
+    """The plans in a conversation, from the first to the newest."""
     return [plan for _, plan in _plans(items)]
 
 

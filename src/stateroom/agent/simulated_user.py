@@ -28,14 +28,14 @@ MAX_STEPS = 10
 """Answers of a user's model before the user says something, by default."""
 
 GREETING = "Hello! How can I help you?"
-"""What a user who speaks first is shown, since a model can only answer."""
+"""The message for a user who speaks first, since a model can only answer."""
 
 END = function_tool("end_conversation", "End the conversation: you have what you wanted, or will not get it.")
 """The tool with which a user's model ends the conversation."""
 
 
 class UserSide(Conversation):
-    """A conversation from the side of its simulated user; a field of this type can be in any `State`.
+    """A conversation from the perspective of its simulated user; any `State` can have a field of this type.
 
     Here the agent's messages have the role `user`, and the user's messages are the answers of a model.
     """
@@ -50,14 +50,14 @@ class UserSide(Conversation):
 
 
 class SimulatedUser:
-    """A user that a model plays. It keeps nothing itself: the state holds the conversation, as a `UserSide`.
+    """A user played by a model. It stores nothing itself: the state holds the conversation, as a `UserSide`.
 
     The model is a `Model`, or a spec as for `--model`: `"openai:NAME"`, `"local"` and so on. The user opens and closes
     the model of a spec itself.
 
     The user ends the conversation with the tool `end_conversation`, or, if `stop` is given, by saying that text.
     `tools` are functions with which the user acts on the state: `def pay(state, amount: float) -> str`, with a
-    docstring for the model. A tool that raises `ToolError` tells the model why; it must not have changed the state.
+    docstring for the model. The model sees a `ToolError` that a tool raises; the tool must not have changed the state.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class SimulatedUser:
     ) -> str | None:
         """Answer a message of the agent; None if the conversation is over. After an empty one, the user speaks first.
 
-        `about` tells the user about this episode: what they want, and what they said first. The user's tools act on
+        `about` describes this episode to the user's model: what the user wants, and said first. The user's tools act on
         `state`, and `seed` is the seed of the answer. Raises `ModelUnavailable` or `ModelFailed` if the model does.
         """
         if side.ended:
@@ -108,7 +108,9 @@ class SimulatedUser:
                     return None
                 outcome = await call_tool(tools, call, None)
                 self._hear(side, [function_call_output(call["call_id"], output_text(outcome))])
-        raise ModelFailed(f"{self._model.name}, as a user, called tools {self._max_steps} times and said nothing")
+        raise ModelFailed(
+            f"{self._model.name}, as the simulated user, gave {self._max_steps} answers with tool calls only"
+        )
 
     async def _answer(self, side: UserSide, about: str, seed: int) -> Answer:
         """Let the model answer, and keep its answer."""
@@ -142,5 +144,5 @@ class SimulatedUser:
             side.ended = True
             return None
         if not text:
-            raise ModelFailed(f"{self._model.name}, as a user, said nothing")
+            raise ModelFailed(f"{self._model.name}, as the simulated user, gave an empty answer")
         return text

@@ -1,4 +1,4 @@
-"""Strategies that make a window smaller; none changes the window that it is given."""
+"""Strategies that shrink a window; each returns a new window."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Bounds(NamedTuple):
 
 
 class Strategy(Protocol):
-    """Makes a window smaller. May be async.
+    """Shrinks a window. May be async.
 
     A strategy drops whole units (`units_of`), or changes the content of an item. It keeps pinned items, and system and
     developer messages. It returns a new window, or the one it got if there is nothing to do.

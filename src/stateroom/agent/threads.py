@@ -1,4 +1,4 @@
-"""`Threads`: conversations that continue across calls and processes; the caller sends only what is new.
+"""`Threads`: conversations that continue across calls and processes; the caller sends only new messages.
 
 A thread is a session: its log holds the conversation, and its state what the tools do.
 """
@@ -55,7 +55,7 @@ class Thread(msgspec.Struct, frozen=True):
     phase: str
     """The phase of its agent; see `Lifecycle`."""
     question: str | None
-    """The question of its agent that waits for an answer."""
+    """The agent's question that waits for an answer."""
     revision: int
     created: float
     expires: float
@@ -172,10 +172,10 @@ class Threads:
     ) -> AgentStatus:
         """Add a user message, an item or several to a thread; `run` answers them.
 
-        `user` is who says it, if the thread has several users: the model is shown the name, and the agent's tools get
-        that user's state. A message can also have it as its `name`.
-        An agent that waits for input gets it. While an agent works, this raises `InvalidMove`, or `SessionLeased` if
-        it has just begun. The model always sees pinned items, however long the conversation.
+        `user` names who says it, if the thread has several users: the model sees the name, and the agent's tools get
+        that user's state. A message can also have the name as its `name`.
+        If the agent waits for input, the message is its answer. While an agent works, this raises `InvalidMove`, or
+        `SessionLeased` if it has just begun. The model always sees pinned items, however long the conversation.
         """
         items = [_named(item, user) for item in checked_items(message)]
         session = await self._session(thread)
@@ -196,19 +196,18 @@ class Threads:
         items = update.items
         if len(items) != 1 or kind_of(items[0]) != "user" or update.pinned:
             raise InvalidArguments(
-                f"thread {session.id!r} waits for the answer to a question, {status.question!r}: send one text, "
-                "and do not pin it"
+                f"thread {session.id!r} waits for an answer to {status.question!r}: send a single text, not pinned"
             )
         return await session.agent.answer(text_of(items[0]), user=update.user)
 
     async def run(
         self, thread: ThreadOrID, agent: Agent, *, on_items: OnItems | None = None, simulated_user: bool = True
     ) -> Trajectory:
-        """Run an agent on what is new in a thread, and return what was said since.
+        """Run an agent on the new messages of a thread, and return the trajectory.
 
         An interrupted turn continues, and a failed one runs again. Meanwhile a second `run` raises `SessionLeased`.
-        `on_items` is given the items when they are committed. Without the `simulated_user`, the environment's `reply`
-        is not asked: `add` has what the user says.
+        `on_items` is called with the items when they are committed. With `simulated_user=False`, the environment's
+        `reply` is not called: `add` the user's messages.
         """
         session = await self._session(thread)
         async with session.lease():
@@ -252,7 +251,9 @@ class Threads:
     async def _head(self, thread: ThreadOrID, *, include_ended: bool = False) -> Head:
         head, environment = await self.store.head(_id(thread)), self.sessions.environment.name
         if head.environment != environment:
-            raise SessionError(head.id, f"session {head.id!r} belongs to {head.environment}, not to {environment}")
+            raise SessionError(
+                head.id, f"session {head.id!r} belongs to the environment {head.environment!r}, not {environment!r}"
+            )
         status = head.status(self.sessions.runtime.now())
         if status != "live" and not include_ended:
             raise SessionClosed(head.id) if status == "closed" else SessionExpired(head.id)

@@ -1,4 +1,4 @@
-"""Transcripts: what was said in a session, without the author's classes."""
+"""Transcripts: the conversation of a session, readable without the author's classes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Utterance(msgspec.Struct, frozen=True):
 
 
 class Times(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Seconds that an agent has waited, by what for."""
+    """The seconds that an agent waited."""
 
     model: float = 0.0
     """For answers of its model."""
@@ -47,11 +47,11 @@ class WholeConversation(NamedTuple):
     usage: Usage | None
     """The tokens of its model, as far as reported."""
     times: Times
-    """What it has waited for, as far as it is in the log."""
+    """The seconds that it waited, as far as logged."""
 
     @property
     def plans(self) -> list[TaskState]:
-        """What its plan has been, from the first to the newest, if the agent plans."""
+        """Its plans, from the first to the newest, if the agent plans."""
         return plans_in(self.items)
 
 

@@ -32,7 +32,7 @@ class Size(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Items that a model sees together or not at all: a message, or calls with results, and the reasoning before."""
+    """Items that stay together: a message, or calls with their results, and the reasoning before them."""
 
     start: int
     stop: int
@@ -43,7 +43,7 @@ class Unit(NamedTuple):
     asks: bool
     """Whether it contains a user message, with which a turn begins."""
     size: Size
-    """What dropping it frees."""
+    """The size that dropping it frees."""
 
     @property
     def loose(self) -> bool:
@@ -90,7 +90,7 @@ class Window:
     def add(self, items: Sequence[Item], tokens: Sequence[int], pinned: Iterable[int] = ()) -> None:
         """Add items with their token counts; `pinned` are indexes into these items."""
         if len(items) != len(tokens):
-            raise ValueError(f"{len(items)} items need as many token counts, not {len(tokens)}")
+            raise ValueError(f"{len(items)} items need {len(items)} token counts, not {len(tokens)}")
         self.items.extend(items)
         self.tokens.extend(tokens)
         places = frozenset(pinned)
@@ -139,7 +139,7 @@ class Window:
         try:
             items, tokens, pinned = data["items"], data["tokens"], data["pinned"]
             if not (_are(items, dict) and _are(tokens, int) and _are(pinned, int)) or len(items) != len(tokens):
-                raise ValueError("a window has a list of items, and a token count for each")
+                raise ValueError("a window needs a list of items and a token count for each")
             window.add(items, tokens, pinned)
         except (TypeError, KeyError, ValueError) as error:
             raise BadData(f"cannot read a stored window of a conversation: {error!r}") from error

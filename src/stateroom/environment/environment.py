@@ -1,4 +1,4 @@
-"""`Environment`: what authors write."""
+"""`Environment`: the base class of an author's environment."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Environment(Generic[S, T]):
     `seed(self, task)` returns a session's first state, and `verify(self, state, episode)` its reward: a number, or a
     `Verdict`. If all sessions start from the same large state, `world(self)` makes it once, and `seed(self, state,
     task)` changes it for the task. `reply(self, state, message)` lets a simulated user answer the agent, and
-    `instructions(self, state)` tells the agent what it should know now.
+    `instructions(self, state)` returns what the agent should know now.
 
     Each method may be sync or async. Parameters are injected by name: `state`, `session`, `rng`, `clock` and `new_id`;
     `user: Profile`, the state of the task's user, which outlives the session; `app: Stock`, the state that all sessions
@@ -76,7 +76,7 @@ class Environment(Generic[S, T]):
     """
 
     name: ClassVar[str]
-    """The name in logs and files; the class's name in snake_case, unless set."""
+    """The name in logs and files; by default the class name in snake_case."""
 
     examples: ClassVar[str | None] = None
     """A JSONL file of example tasks, next to the module of the class."""
@@ -85,7 +85,7 @@ class Environment(Generic[S, T]):
     """Scripted policies by name, such as `reference` and `noisy`."""
 
     resources: ClassVar[Mapping[str, Resource[Any]]] = {}
-    """What each session has outside its state, by the name of the injected parameter."""
+    """The resources of each session, by the name of the injected parameter."""
 
     lifecycle: ClassVar[Lifecycle] = STANDARD
     """The phases and events of its agents."""
@@ -149,7 +149,7 @@ class Environment(Generic[S, T]):
                         cls.task_type = argument
                 elif argument is not type(None) and not hasattr(argument, "__bound__"):
                     raise DefinitionError(
-                        f"{cls.__name__}: {type_name(argument)} is neither a State nor a Task; "
+                        f"{cls.__name__}: {type_name(argument)} is not a State or a Task; "
                         "write Environment[YourState] or Environment[YourState, YourTask]"
                     )
 
@@ -177,7 +177,7 @@ class Environment(Generic[S, T]):
             for shared in sorted(SHARED & frozenset(_parameters(method))):
                 where, given = f"{cls.__name__}.{name}", hints.get(shared)
                 if not (isinstance(given, type) and issubclass(given, State)):
-                    why = f"`{shared}` needs a State as its type, such as `{shared}: Profile`; annotate it"
+                    why = f"annotate `{shared}` with a State, such as `{shared}: Profile`"
                     raise misfit(where, method, why)
                 if types.setdefault(shared, given) is not given:
                     other = types[shared].__name__
@@ -186,7 +186,7 @@ class Environment(Generic[S, T]):
                 shape_of(given)
                 merge_rules(given)
                 if given.__appliers__:
-                    why = f"`{shared}` cannot change by events; only the session's state can"
+                    why = f"`{shared}` cannot have @applies methods; only the session's state can"
                     raise misfit(where, method, why)
         return types
 
@@ -196,7 +196,7 @@ class Environment(Generic[S, T]):
             where = f"{cls.__name__}.resources[{name!r}]"
             if not name.isidentifier() or name in TAKEN:
                 taken = ", ".join(sorted(TAKEN))
-                raise DefinitionError(f"{where}: no parameter can have this name; rename it, but not to {taken}")
+                raise DefinitionError(f"{where}: this name cannot be a parameter; choose another one, except {taken}")
             check_resource(where, resource)
             if cls.state_type is None and resource.kind != "stateless":
                 raise DefinitionError(
@@ -206,17 +206,19 @@ class Environment(Generic[S, T]):
     @classmethod
     def _check_hooks(cls, scope: dict[str, Any]) -> None:
         if cls._blueprints and cls.verify is Environment.verify:
-            raise DefinitionError(f"{cls.__name__} needs a verify method, which returns the reward of an episode")
+            raise DefinitionError(f"{cls.__name__} needs a verify method that returns the reward of an episode")
         if cls.state_type is None and cls.seed is not Environment.seed:
             raise DefinitionError(
                 f"{cls.__name__}.seed needs an environment with a state; write Environment[YourState]"
             )
         has_world = cls._has_world()
         if has_world and cls.state_type is None:
-            raise DefinitionError(f"{cls.__name__}.world needs a state type; write Environment[YourState]")
+            raise DefinitionError(
+                f"{cls.__name__}.world needs an environment with a state; write Environment[YourState]"
+            )
         if has_world and cls.seed is not Environment.seed and "state" not in _parameters(cls.seed):
             raise DefinitionError(
-                f"{cls.__name__}.seed needs the parameter `state`, the world, which it changes for the task; add it"
+                f"{cls.__name__}.seed needs the parameter `state`, because the environment has a world; add it"
             )
         resources = cls.resources.keys()
         hooks = {
@@ -246,8 +248,8 @@ class Environment(Generic[S, T]):
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         for parameter in list(inspect.signature(method).parameters.values())[1:]:
             if parameter.name not in known or parameter.kind not in named:
-                there_is = ", ".join(sorted(known)) or "none"
-                raise misfit(where, method, f"there is no parameter `{parameter}` to inject; there are: {there_is}")
+                available = ", ".join(sorted(known)) or "none"
+                raise misfit(where, method, f"`{parameter}` cannot be injected; available: {available}")
             needs_state = {"state", *SHARED}
             if hook in ("reply", "instructions"):  # no server keeps a task alone
                 needs_state |= {"task"}
@@ -264,8 +266,8 @@ class Environment(Generic[S, T]):
         if not vars(self).keys().isdisjoint(SERVING) and name not in self._warned_of:
             self._warned_of.add(name)
             logger.warning(
-                "%s.%s was set while the environment is in use, and one instance serves all sessions: keep the data "
-                "of an episode in its state, and set the rest in __init__",
+                "%s.%s was set while the environment is in use, but one instance serves all sessions: keep the data "
+                "of an episode in its state, and set other attributes in __init__",
                 type(self).__name__,
                 name,
             )
@@ -279,10 +281,10 @@ class Environment(Generic[S, T]):
     # What an author may override.
 
     def world(self) -> Any:
-        """Make the state that all sessions start from; they share the parts that they do not change.
+        """Return the state that all sessions start from; they share its unchanged parts.
 
-        It is made once per process and stored once per store, so it may be large. It should be the same each time: one
-        that differs is another world, and is stored separately.
+        It is made once per process and stored once per store, so it may be large. Return the same state each time: a
+        different one is another world, and is stored separately.
         """
         raise NotImplementedError
 
@@ -297,7 +299,7 @@ class Environment(Generic[S, T]):
         """The user of a task, for the state of that user; by default the task's `user`."""
         user = getattr(task, "user", None)
         if not isinstance(user, str) or not user:
-            raise BadTask(f"user: {self.name} keeps a state for each user, so a task needs the field `user`")
+            raise BadTask(f"user: {self.name} keeps a state per user, so a task needs the field `user`")
         return user
 
     def seed_user(self, task: Any) -> Any:
@@ -315,16 +317,16 @@ class Environment(Generic[S, T]):
     def reply(self, *args: Any, **kwargs: Any) -> str | Awaitable[str | None] | None:
         """Return the user's answer to a `message` of the agent; None ends the conversation.
 
-        An environment with a `reply` is multi-turn: the agent continues with the answer. It may change the state.
+        An environment with a `reply` is multi-turn: the agent continues with the answer. `reply` may change the state.
         Without a `reply`, a message without tool calls ends the episode.
         """
         raise NotImplementedError
 
     def instructions(self, *args: Any, **kwargs: Any) -> str | Awaitable[str | None] | None:
-        """Return what the agent is told before the conversation, after its own instructions.
+        """Return instructions for the agent, which follow its own.
 
-        It is called before each request to the model, and only reads: the text follows from the state, the user and so
-        on as they are then.
+        They are computed before each request to the model, from the current state, the user and so on. The method may
+        only read.
         """
         raise NotImplementedError
 
@@ -333,7 +335,7 @@ class Environment(Generic[S, T]):
         """Return a new task row; take all randomness from `rng`."""
         raise NotFound(f"{cls.name} cannot generate tasks")
 
-    # What a session needs.
+    # For sessions.
 
     @cached_property
     def tools(self) -> Mapping[str, Tool]:
@@ -369,7 +371,7 @@ class Environment(Generic[S, T]):
 
     @cached_property
     def user_opens(self) -> bool:
-        """Whether the user speaks first where the task has no message of theirs: `reply` can do without a message."""
+        """Whether the user speaks first if the task has no user message: `reply` does not require a message."""
         message = inspect.signature(type(self).reply).parameters.get("message")
         return message is not None and message.default is not inspect.Parameter.empty
 
@@ -395,12 +397,12 @@ class Environment(Generic[S, T]):
         return validated(self.task_type, row)  # type: ignore[return-value]
 
     def parse_incomplete_task(self, row: Any) -> T:
-        """The same for a row that may lack required fields; to read one of these raises `MissingField`."""
+        """Like `parse_task`, for a row that may lack required fields; reading a missing one raises `MissingField`."""
         self._ensure_own_arguments(row)
         return validated_without(self.task_type, row)  # type: ignore[return-value]
 
     def missing_fields(self, row: Any) -> list[str]:
-        """The required fields of a task that a row does not have."""
+        """The required fields that a row lacks."""
         return missing_fields(self.task_type, row)
 
     def _ensure_own_arguments(self, row: Any) -> None:
@@ -408,7 +410,7 @@ class Environment(Generic[S, T]):
         given = self.arguments_of(row)
         made = self.made_with or {}
         if any(name not in made or made[name] != given[name] for name in given):
-            problem = f"{ENV_ARGS}: this instance of {self.name} has other arguments"
+            problem = f"{ENV_ARGS}: this instance of {self.name} was made with other arguments"
             raise BadTask(f"{problem}; use `stateroom run` in one process, or give them as `env_args`")
 
     @classmethod
@@ -416,12 +418,12 @@ class Environment(Generic[S, T]):
         """The constructor arguments that a task row asks for."""
         given = row.get(ENV_ARGS) if isinstance(row, Mapping) and ENV_ARGS not in cls.task_type.model_fields else None
         if given is not None and not isinstance(given, Mapping):
-            raise BadTask(f"{ENV_ARGS}: should be an object: constructor arguments by name")
+            raise BadTask(f"{ENV_ARGS}: should be an object with constructor arguments by name")
         return given or {}
 
     @cached_property
     def variants(self) -> dict[str, Environment[S, T]]:
-        """Instances with other constructor arguments, which task rows have asked for."""
+        """Instances with other constructor arguments, for task rows."""
         return {}
 
     def tool_definitions(self) -> list[dict[str, Any]]:

@@ -24,9 +24,9 @@ MODIFIED = 315_532_800
 class TempFolder(Resource[Path]):
     """A private folder, injected as a `Path`: `resources = {"folder": TempFolder()}`.
 
-    After each call that changed something, the whole folder is stored: files, folders, links within it, and which files
-    are executable, but not times, owners and other permissions. A call fails if it leaves more than `max_bytes` there,
-    a link that leads out of the folder, or anything but files and folders.
+    After each call that changes the folder, all of it is stored: files, folders, internal links, and executable bits,
+    but not times, owners and other permissions. A call fails if the folder then exceeds `max_bytes`, or contains a link
+    that leads out of it or a special file.
     """
 
     kind = "exportable"
@@ -96,19 +96,19 @@ def _member(folder: Path, path: Path, most: int) -> tuple[tarfile.TarInfo, bytes
         info.size, info.mode = len(content), 0o755 if executable else 0o644
         return info, content
     else:
-        raise ToolError(f"{name} is neither a file nor a folder: it cannot be kept")
+        raise ToolError(f"{name} cannot be stored: it is not a file, a folder or a link")
     return info, b""
 
 
 def _target(folder: Path, path: Path, name: str) -> str:
     """The target of a link. Raises `ToolError` if it is outside the folder."""
     if _is_endless(path):
-        raise ToolError(f"{name} is a link that leads in a circle: it cannot be kept")
+        raise ToolError(f"{name} cannot be stored: the link leads to itself")
     target = path.readlink()
     leads_to = Path(os.path.normpath(path.parent / target))  # lexically: other links may not exist yet
     inside = leads_to.is_relative_to(folder) and path.resolve().is_relative_to(folder.resolve())
     if target.is_absolute() or not inside:
-        raise ToolError(f"{name} is a link that leads out of the folder: it cannot be kept")
+        raise ToolError(f"{name} cannot be stored: the link leads out of the folder")
     return target.as_posix()
 
 

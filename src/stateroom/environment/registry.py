@@ -29,12 +29,12 @@ NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
 def registered() -> dict[str, str]:
-    """The registered environments: `module:Class` by name."""
+    """Return the registered environments: `module:Class` by name."""
     return {point.name: point.value for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
 
 
 def find_environment(reference: str) -> type[Environment[Any, Any]]:
-    """The class of a `name`, `module:Class` or `path.py:Class`. Raises `NotFound` or `InvalidEnvironment`."""
+    """Find the class of a `name`, `module:Class` or `path.py:Class`. Raises `NotFound` or `InvalidEnvironment`."""
     environment: Any
     if ":" in reference:
         environment = load_class(reference)
@@ -42,8 +42,8 @@ def find_environment(reference: str) -> type[Environment[Any, Any]]:
         known = registered()
         if reference not in known:
             raise NotFound(
-                f"no environment is named {reference!r}; there are: {', '.join(known) or 'none'}. "
-                "Name your own as module:Class or path.py:Class"
+                f"unknown environment {reference!r}; registered: {', '.join(known) or 'none'}. "
+                "To use your own, write module:Class or path.py:Class"
             )
         environment = load_class(known[reference])
     if not (isinstance(environment, type) and issubclass(environment, Environment)) or environment is Environment:
@@ -52,10 +52,10 @@ def find_environment(reference: str) -> type[Environment[Any, Any]]:
 
 
 def load_class(reference: str) -> Any:
-    """The class of a `module:Class` or `path.py:Class`. Raises `NotFound` or `CannotImport`."""
+    """Load the class of a `module:Class` or `path.py:Class`. Raises `NotFound` or `CannotImport`."""
     where, _, name = reference.rpartition(":")
     if not where or not name or where.startswith("."):
-        raise NotFound(f"{reference!r} is not of the form module:Class or path.py:Class")
+        raise NotFound(f"{reference!r} must have the form module:Class or path.py:Class")
     module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
     if not hasattr(module, name):
         classes = [
@@ -63,7 +63,7 @@ def load_class(reference: str) -> Any:
             for key, value in vars(module).items()
             if isinstance(value, type) and value.__module__ == module.__name__
         ]
-        raise NotFound(f"{where} has no {name!r}; its classes are: {', '.join(classes) or 'none'}")
+        raise NotFound(f"{where} has no {name!r}; it defines: {', '.join(classes) or 'no classes'}")
     return getattr(module, name)
 
 
@@ -76,7 +76,7 @@ def _load_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise NotFound(
-                f"there is no module {name!r}; is its package installed, or its folder the current one?"
+                f"module {name!r} not found; install its package, or run in the folder that contains it"
             ) from None
         raise _broken(name, error) from error
     except StateroomError:
@@ -87,7 +87,7 @@ def _load_module(name: str) -> ModuleType:
 
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise NotFound(f"there is no file {path}")
+        raise NotFound(f"file {path} does not exist")
     name = f"stateroom_user_{path.stem}_{abs(hash(path.resolve())):x}"
     if name in sys.modules:
         return sys.modules[name]
@@ -122,21 +122,21 @@ def make_environment(
     environment: str | type[Environment[Any, Any]] | Environment[Any, Any],
     arguments: Mapping[str, Any] = NO_ARGUMENTS,
 ) -> Environment[Any, Any]:
-    """An instance of an environment: a registered name, `module:Class`, `path.py:Class`, a class or an instance.
+    """Make an instance of an environment: a registered name, `module:Class`, `path.py:Class`, a class or an instance.
 
-    The `arguments` of its constructor are validated by the annotations there. Raises `NotFound` if there is no such
-    environment or argument, `DefinitionError` if an argument is missing or wrong, and `InvalidEnvironment`.
+    The `arguments` are validated against the annotations of its constructor. Raises `NotFound` for an unknown
+    environment or argument, `DefinitionError` if an argument is missing or invalid, and `InvalidEnvironment`.
     """
     if isinstance(environment, Environment):
         if arguments:
             name = type(environment).__name__
-            raise DefinitionError(f"an instance has its arguments already; give the class {name}, or no env_args")
+            raise DefinitionError(f"env_args cannot change an instance; pass the class {name}, or omit env_args")
         return environment
     if isinstance(environment, str):
         environment = find_environment(environment)
     if not (isinstance(environment, type) and issubclass(environment, Environment)):
         raise InvalidEnvironment(
-            f"{environment!r} is not an environment: give a name, module:Class, a class or an instance"
+            f"{environment!r} is not an environment: pass a name, module:Class, a class or an instance"
         )
     given = _checked(environment, arguments)
     try:
@@ -147,7 +147,7 @@ def make_environment(
     except Exception as error:
         where = f"{environment.__module__}.{environment.__qualname__}"
         how = f" with {', '.join(given)}" if given else " without arguments"
-        raise InvalidEnvironment(f"{where} cannot be made{how}: {type(error).__name__}: {error}") from error
+        raise InvalidEnvironment(f"{where} cannot be created{how}: {type(error).__name__}: {error}") from error
     vars(made)["made_with"] = given  # not an assignment, of which an instance in use would warn
     return made
 
@@ -162,7 +162,7 @@ def variant_of(environment: Environment[Any, Any], row: Mapping[str, Any]) -> En
         return environment
     if environment.made_with is None:
         name = type(environment).__name__
-        raise BadTask(f"{ENV_ARGS}: an instance has its arguments already; run the class {name} instead")
+        raise BadTask(f"{ENV_ARGS}: a task cannot change the arguments of an instance; run the class {name} instead")
     key = json.dumps(given, sort_keys=True)
     if key not in environment.variants:
         arguments = {**environment.made_with, **given}
@@ -194,11 +194,11 @@ def _checked(environment: type[Environment[Any, Any]], arguments: Mapping[str, A
     named, takes_any = _parameters(environment)
     if not takes_any and (unknown := [name for name in arguments if name not in named]):
         known = ", ".join(named) or "none"
-        raise NotFound(f"{environment.__name__} has no argument {unknown[0]!r}; there are: {known}")
+        raise NotFound(f"{environment.__name__} has no argument {unknown[0]!r}; its arguments are: {known}")
     missing = [name for name, each in named.items() if each.default is each.empty and name not in arguments]
     if missing:
         name = missing[0]
-        raise DefinitionError(f"{environment.__name__} needs the argument {name!r}: give it in `env_args`")
+        raise DefinitionError(f"{environment.__name__} needs the argument {name!r}; add it to `env_args`")
     hints = _hints(environment) if arguments else {}
     return {
         name: _value(environment, name, value, hints.get(name, _type_of_default(named.get(name))))
@@ -237,7 +237,7 @@ def _value(environment: type[Environment[Any, Any]], name: str, value: Any, kind
             return adapter.validate_python(_json_or_text(value))
     except ValidationError as error:
         why = "; ".join(problem["msg"] for problem in error.errors(include_url=False, include_context=False))
-        raise DefinitionError(f"the argument {name!r} of {environment.__name__} is wrong: {why}") from None
+        raise DefinitionError(f"argument {name!r} of {environment.__name__} is invalid: {why}") from None
 
 
 def _json_or_text(text: TypedText) -> Any:

@@ -45,7 +45,7 @@ def arguments_model(where: str, function: Callable[..., Any], hints: dict[str, A
             fields[field_name(name)] = (hint, default)
             shown = own.validation_alias or name
             if shown in shown_names:
-                raise ValueError(f"two are called {shown!r}")
+                raise ValueError(f"two parameters are called {shown!r}")
             shown_names.append(shown)
         arguments = create_model(where, __config__=ConfigDict(extra="forbid"), **fields)
         arguments.model_json_schema()
@@ -62,13 +62,13 @@ def field_name(parameter: str) -> str:
 
 
 def parameters_schema(arguments: type[BaseModel]) -> dict[str, Any]:
-    """The parameters of a tool as they are; those with a default need not be given."""
+    """The JSON schema of a tool's parameters; those with a default are optional."""
     schema = _inlined(arguments.model_json_schema())
     return {"type": "object", "properties": {}, "required": [], "additionalProperties": False, **schema}
 
 
 def result_schema(hint: Any) -> dict[str, Any] | None:
-    """The results of a tool, from the type that it returns; None if that is not an object, or says nothing about it."""
+    """The JSON schema of a tool's results, from its return type; None unless that is an object of a known type."""
     try:
         schema = _inlined(TypeAdapter(hint).json_schema(mode="serialization"))
     except (PydanticUserError, TypeError, ValueError, NameError):

@@ -36,9 +36,9 @@ class StoreSessions:
 
 
 class SyncSessions:
-    """The sessions in a store, for code without `async`: it has the methods of `Sessions`, and they block.
+    """The sessions in a store, for code without `async`, with the methods of `Sessions` as blocking methods.
 
-    Without an environment it can open sessions of registered environments, but seed none.
+    Without an environment, you can open sessions of registered environments, but not seed any.
     """
 
     def __init__(self, url: str, environment: Environment[Any, Any] | None = None, **limits: Any) -> None:
@@ -55,11 +55,11 @@ class SyncSessions:
             raise
 
     def sessions(self, environment: Environment[Any, Any]) -> Any:
-        """The sessions of an environment in this store, as a blocking `Sessions`."""
+        """Return the sessions of an environment in this store, as a blocking `Sessions`."""
         return Blocking(self._sessions.of(environment), self._loop)
 
     def open(self, session_id: str, *, include_closed: bool = False) -> Any:
-        """A blocking `Session` that was seeded before; its environment is the given one, or a registered one."""
+        """Open a session that was seeded before, as a blocking `Session`."""
         environment = self.environment
         if environment is None:
             environment = self._named(self._loop.run(self._sessions.store.head(session_id)).environment)
@@ -67,12 +67,12 @@ class SyncSessions:
 
     def _named(self, name: str) -> Environment[Any, Any]:
         if name not in registered():
-            unknown = f"the session is of {name}, which is not registered here"
-            raise NotFound(f"{unknown}; give its class: stateroom.open(url, environment)")
+            unknown = f"the session belongs to the environment {name!r}, which is not registered"
+            raise NotFound(f"{unknown}; pass its class: stateroom.open(url, environment)")
         return self._registered.setdefault(name, make_environment(name))
 
     def heads(self, environment: str | None = None, limit: int = 20) -> list[Head]:
-        """The newest sessions in the store, of any environment or of one; a head has an id, a revision, and so on."""
+        """Return the heads of the newest sessions in the store, of one environment or of all."""
         return self._loop.run(self._sessions.store.heads(HeadFilter(environment=environment), limit=limit))
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Tasks: the rows that sessions are seeded with, as authors declare and read them."""
+"""Tasks: the typed rows that sessions are seeded with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Task(BaseModel):
 
     responses_create_params: dict[str, Any] = Field(
         default={},
-        description="What the model is asked: `input` (a text, or Responses items) and, if wanted, `tools` and "
+        description="The request to the model: `input` (a text, or Responses items) and, optionally, `tools` and "
         "sampling settings.",
     )
 
@@ -53,7 +53,7 @@ def missing_fields(task_type: type[Task], row: Any) -> list[str]:
 
 
 def validated_without(task_type: type[T], row: Any) -> T:
-    """The typed task of a row that may lack required fields; to read one of these raises `MissingField`."""
+    """The typed task of a row that may lack required fields; reading a missing one raises `MissingField`."""
     missing = frozenset(missing_fields(task_type, row))
     if not missing:
         return validated(task_type, row)

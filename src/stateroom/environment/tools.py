@@ -38,7 +38,7 @@ RESERVED = frozenset(
     | {"run", "mcp", "v1", "admin", "health", "ready", "metrics", "docs", "openapi.json", "threads", "reply"}
     | {"start_session", "instructions"}
 )
-"""Routes of the server, and its own tool for MCP clients: no tool can have such a name."""
+"""Names of the server's routes, and of its own tool for MCP clients: reserved names for tools."""
 
 INJECTED_TYPES: dict[str, type] = {"session": SessionInfo, "rng": Random, "clock": Clock, "ask": Ask}
 """The types of injected parameters; those of `state`, `user` and `app` are the author's own."""
@@ -46,7 +46,7 @@ INJECTED_TYPES: dict[str, type] = {"session": SessionInfo, "rng": Random, "clock
 ANY_STATE = "annotate it with a State"
 
 KNOWN = frozenset({*INJECTED, "task", "episode", "message"})
-"""All names that are injected somewhere: a first parameter with one is not meant as `self`."""
+"""All injected names: a first parameter with such a name is not meant as `self`."""
 
 FUNCTIONS = frozenset({"new_id", "ask"})
 """Injected parameters that are called."""
@@ -80,14 +80,14 @@ def tool(
     timeout: float | None = None,
     on_unknown: Literal["fail", "retry"] = "fail",
 ) -> Any:
-    """Make a method a tool.
+    """Mark a method as a tool.
 
     `effect` is `"read"` for a tool that only reads the state, `"write"` for one that changes the state and nothing
     else, and `"external"` for one with effects outside. `timeout` is in seconds. If a crash hides the outcome of an
-    external tool, `on_unknown` says whether the same call fails or runs the tool again.
+    external tool, `on_unknown` decides whether the same call fails or runs the tool again.
     """
     if isinstance(function, str):
-        raise DefinitionError(f"@tool({function!r}) names no option; write @tool(effect={function!r})")
+        raise DefinitionError(f"@tool takes keyword arguments; write @tool(effect={function!r})")
     if effect not in ("read", "write", "external"):
         raise DefinitionError(f"effect must be 'read', 'write' or 'external', not {effect!r}")
     if timeout is not None and not timeout > 0:
@@ -182,7 +182,7 @@ class Hook:
 
 
 class Injectable(NamedTuple):
-    """What an environment can inject besides what every one can."""
+    """The environment's own injectable parameters."""
 
     state_type: type[State] | None
     resources: frozenset[str]
@@ -195,7 +195,7 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
     check_method(where, method, injectable.first)
     marked: Marked = method.__stateroom_tool__  # type: ignore[attr-defined]
     if not _NAME.fullmatch(name):
-        why = "a tool's name has at most 64 letters, digits, _ and -, and starts with a letter; rename it"
+        why = "a tool's name must start with a letter, and have at most 64 letters, digits, _ and -; rename it"
         raise misfit(where, method, why)
     if name in RESERVED:
         raise misfit(where, method, f"the name {name!r} is reserved for the server; rename the tool")
@@ -213,7 +213,7 @@ def make_tool(where: str, name: str, method: Callable[..., Any], hints: dict[str
     schema = parameters_schema(arguments)
     definition = function_schema(name, method, schema)
     if not definition["description"]:
-        raise misfit(where, method, "a tool needs a docstring, which the model reads; write one")
+        raise misfit(where, method, "a tool needs a docstring, which the model reads; add one")
     return Tool(
         name=name,
         effect=marked.effect,
@@ -260,15 +260,15 @@ def _check_parameter(
 ) -> None:
     name = parameter.name
     if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
-        raise misfit(where, method, f"`{parameter}` has no name for the model; use named parameters")
+        raise misfit(where, method, f"the model cannot fill `{parameter}`; use named parameters")
     if name in injected:
         check_injected(where, method, name, hints)
     elif name not in hints:
-        raise misfit(where, method, f"`{name}` needs a type, which the model is told; annotate it")
+        raise misfit(where, method, f"`{name}` needs a type, which the model sees; annotate it")
 
 
 def check_injected(where: str, method: Any, name: str, hints: Mapping[str, Any]) -> None:
-    """Refuse a parameter that is injected by its name, but annotated as something else."""
+    """Refuse a parameter with an injected name and another annotation."""
     hint = hints.get(name, Any)
     if name not in INJECTED or _is_injected_as(name, hint):
         return
@@ -327,7 +327,7 @@ def _complaints(error: ValidationError) -> dict[str, str]:
     for problem in error.errors(include_url=False, include_context=False):
         place = ".".join(str(step) for step in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            complaints[place] = f"there is no parameter {place!r}"
+            complaints[place] = f"unknown parameter {place!r}"
         elif problem["type"] == "missing":
             complaints[place] = f"the parameter {place!r} is missing"
         else:

@@ -1,7 +1,7 @@
 """Access control: a server's host names, its operator, and clients with API keys.
 
 A web page from elsewhere can reach a server on its reader's machine: it posts across origins, or gives its own name
-the machine's address. A browser tells both, in `Origin` and in `Host`.
+the machine's address. A browser reveals both, in `Origin` and in `Host`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class AllowedHosts:
         if problem is not None:
             names = ", ".join(["localhost", *sorted(self._names)])
             raise Forbidden(
-                f"this request {problem}, and this server answers to {names} only; name others with the server's "
-                "option `allow_host`"
+                f"this request {problem}, but this server only answers to {names}; to allow other hosts, set the "
+                "server's option `allow_host`"
             )
 
     def problem(self, headers: Mapping[bytes, bytes]) -> str | None:
@@ -63,11 +63,11 @@ class AllowedHosts:
             return None
         page = origin.lower().partition(b"://")[2]  # another server of this machine is another site
         allowed = page == (host or b"").lower() or _name_of(page) in self._names
-        return None if allowed else f"is of a web page of {_text(origin)}"
+        return None if allowed else f"comes from a web page of {_text(origin)}"
 
 
 def hosts_at(address: str, allowed: Iterable[str]) -> tuple[str, ...] | None:
-    """The names that a server at this address answers to, besides this machine's own; None: any."""
+    """Return the names that a server at this address answers to, besides this machine's own; None for any."""
     names = tuple(map(_checked, allowed))
     return names if names or is_loopback(address) else None
 
@@ -119,8 +119,8 @@ def check_admin(request: HTTPRequest, options: ApplicationOptions) -> None:
     """Raise unless a client may use the admin API."""
     if options.admin_token is None and not options.local_admin:
         raise Forbidden(
-            "the admin API is closed, because Studio on this server has a token or is for reading only; give "
-            "the server an admin token to open it"
+            "the admin API is closed, because Studio on this server has a token or is read-only; to open it, set "
+            "an admin token"
         )
     check_operator(request, options.admin_token, "admin")
 
@@ -129,20 +129,20 @@ def check_operator(request: HTTPRequest, token: str | None, api: str) -> None:
     """Raise unless a client may use an API for operators: with its token or, if there is none, from this machine."""
     if _has_session(request):
         raise Forbidden(
-            f"this request has a session's token, as requests of its model do, and a model gets no {api}: send the "
-            "request without the session's cookie and headers"
+            f"this request has a session's token, as a model's requests do, and models may not use the {api} API: "
+            "send the request without the session's cookie and headers"
         )
     given = bearer_token(request.headers)
     if token is None:
         problem = _remote_problem(request)
         if problem is not None:
             raise Forbidden(
-                f"without a token the {api} API answers only to programs on the server's own machine, and this request "
+                f"without a token, only programs on the server's machine can use the {api} API, but this request "
                 f"{problem}; start the server with --{api}-token, and send the token as Authorization: Bearer TOKEN"
             )
     elif given is None or not compare_digest(given, token.encode()):
-        problem = "there is no bearer token" if given is None else f"this is not the {api} token"
-        message = f"{problem}: send the {api} token as Authorization: Bearer TOKEN"
+        problem = "missing bearer token" if given is None else f"this is not the {api} token"
+        message = f"{problem}; send the {api} token as Authorization: Bearer TOKEN"
         raise NotOperator(message, api)
 
 
@@ -153,23 +153,23 @@ def _has_session(request: HTTPRequest) -> bool:
 
 
 def _remote_problem(request: HTTPRequest) -> str | None:
-    """What shows that a request is not of a program on this machine; None if nothing does.
+    """The sign that a request does not come from a program on this machine, if there is one.
 
     Two others send requests from this machine: a proxy, for anybody, and a browser, for a web page. A model's client
     may send the token of a session or a thread as a bearer token.
     """
     client = request.scope["client"]
     if client is None or not is_loopback(client[0]):
-        return f"came from {client[0] if client else 'a socket without an address'}"
+        return f"comes from {client[0] if client else 'a socket without an address'}"
     problem = _THIS_MACHINE.problem(request.headers)
     if problem is not None:
         return problem
     for name in request.headers:
         if name in _PROXY_HEADERS or name.startswith(b"x-forwarded-"):
-            return f"came through a proxy, which says so in {_text(name)}"
+            return f"comes through a proxy: it has the header {_text(name)}"
     if request.scope["http_version"] == "1.0":  # nginx speaks it to a backend, and may show in nothing else
-        return "is HTTP/1.0, as those of proxies are"
-    return None if bearer_token(request.headers) is None else "has a bearer token, which is none of this server's"
+        return "uses HTTP/1.0, as proxies do"
+    return None if bearer_token(request.headers) is None else "has an unknown bearer token"
 
 
 # API keys: which clients may create sessions and threads, and how much each may do in a minute.
@@ -185,29 +185,29 @@ Counted = Literal["sessions", "calls"]
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """The keys in a file, one per line; empty lines and lines that begin with # are skipped."""
+    """Read the keys in a file, one per line; empty lines and lines that begin with # are skipped."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise NotFound(f"cannot read API keys from {path}: {getattr(error, 'strerror', 'it is not a text')}") from error
+        raise NotFound(f"cannot read API keys from {path}: {getattr(error, 'strerror', 'not a text file')}") from error
     keys: dict[str, Key] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
         match = _LINE.fullmatch(line.strip())
         if match is None:
-            raise DefinitionError(f"{path}:{number}: this is not an API key; one is {FORM}")
+            raise DefinitionError(f"{path}:{number}: not an API key; write {FORM}")
         name, digest, *limits = match.groups()
         if name in keys:
-            raise DefinitionError(f"{path}:{number}: there is another API key named {name!r}")
+            raise DefinitionError(f"{path}:{number}: duplicate API key name {name!r}")
         keys[name] = Key(name, digest, *(None if limit is None else int(limit) for limit in limits))
     if not keys:
-        raise DefinitionError(f"{path} has no API keys; a line is {FORM}")
+        raise DefinitionError(f"{path} has no API keys; write lines of {FORM}")
     return tuple(keys.values())
 
 
 class Keys:
-    """The known keys, and what was done with each in the current minute of the clock. Without keys all may come.
+    """The known keys, and the counts of each in the current minute. Without keys, every client is admitted.
 
     Worker processes share one `folder`, and count together in a file there.
     """
@@ -240,11 +240,11 @@ class Keys:
 
     def _find(self, given: bytes | None) -> str:
         if given is None:
-            raise UnknownKey("this server wants an API key: send it as Authorization: Bearer KEY")
+            raise UnknownKey("this server needs an API key; send it as Authorization: Bearer KEY")
         digest = sha256(given).hexdigest()
         names = [key.name for key in self._keys.values() if compare_digest(key.digest, digest)]
         if not names:
-            raise UnknownKey("this API key is not known here; send a good one as Authorization: Bearer KEY")
+            raise UnknownKey("unknown API key; send a valid one as Authorization: Bearer KEY")
         return names[0]
 
     def _count(self, request: HTTPRequest, what: Counted) -> None:
@@ -252,12 +252,14 @@ class Keys:
             return
         key = self._keys.get(request.key)
         if key is None:
-            raise UnknownKey(f"the API key {request.key!r}, which this session was made with, is not good any more")
+            raise UnknownKey(f"the API key {request.key!r}, with which this session was created, is no longer valid")
         limit: int | None = getattr(key, what)
         now = self._now()
         if not self._counts.add(key.name, what, int(now // MINUTE_SECONDS), limit):
             seconds = int(MINUTE_SECONDS - now % MINUTE_SECONDS) + 1
-            problem = f"the API key {key.name!r} is limited to {what}={limit} a minute; try again in {seconds} seconds"
+            problem = (
+                f"the API key {key.name!r} is limited to {what}={limit} per minute; try again in {seconds} seconds"
+            )
             raise RateLimited(problem, seconds)
 
 

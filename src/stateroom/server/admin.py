@@ -45,12 +45,12 @@ class SessionList(api.Parameters):
 class LogRange(api.Parameters):
     after: api.After = 0
     before: api.RevisionNumber | None = None
-    """Read backwards from here: the last entries before it."""
+    """Read backwards: the last entries before this revision."""
     limit: api.Amount = 100
     kinds: api.Name | None = None
     """Only entries of these kinds, separated by commas."""
     text: api.Name | None = None
-    """Only entries with this text, in upper or lower case, in what was said, called, returned or changed."""
+    """Only entries that contain this text; upper and lower case are the same."""
 
 
 class LogStart(api.Parameters):
@@ -70,7 +70,7 @@ class DiffRange(api.Parameters):
     since: api.RevisionNumber = Field(alias="from")
     to: api.RevisionNumber | None = None
     other: str | None = Field(None, alias="with")
-    """The session that `to` is a revision of."""
+    """The session of the revision `to`."""
 
 
 # Replies.
@@ -87,7 +87,7 @@ class SessionDetails(SessionSummary, frozen=True, kw_only=True):
 
     children: list[ForkPoint]
     sealed: bool
-    """Whether it has a verdict, so that nothing can be changed any more."""
+    """Whether it has a verdict; then it cannot be changed any more."""
     verdict: dict[str, Any] | None
 
 
@@ -146,7 +146,7 @@ class AdminAPI:
         ]
 
     async def sessions(self, query: SessionList) -> SessionPage:
-        """A page of the sessions that the filters let through."""
+        """List the sessions that match the filters, in pages."""
         now = self.services.now()
         wanted = HeadFilter(at=now, **query.model_dump(exclude={"order", "limit", "cursor"}))
         last = None if query.cursor is None else _last(query.cursor, query.order)
@@ -156,7 +156,7 @@ class AdminAPI:
         return SessionPage([SessionSummary.of(head, now) for head in page], cursor)
 
     async def show(self, session: str) -> SessionDetails:
-        """A session, its forks and its verdict."""
+        """Read a session, its forks and its verdict."""
         store = self.services.store
         head = await store.head(session)
         judged = await History(store).find_own_call(session, VERDICT)
@@ -169,24 +169,24 @@ class AdminAPI:
         )
 
     async def log(self, session: str, query: LogRange) -> LogPage:
-        """Entries of a session's log, with what each changed."""
+        """Read entries of a session's log, with the changes of each."""
         kinds = query.kinds and query.kinds.split(",")
         given = query.model_dump(exclude={"kinds"})
         return await read_page(self.services.store, session, kinds=kinds, **given)
 
     async def kinds(self, session: str) -> LogKinds:
-        """The kinds of all entries of a session's log, quick, however long it is."""
+        """Read the kinds of all entries of a session's log; fast, however long it is."""
         store = self.services.store
         newest = (await store.head(session)).revision
         return LogKinds(newest, await History(store).kinds(session, newest))
 
     async def follow(self, request: HTTPRequest, session: str, query: LogStart) -> api.EventStream:
-        """A session's log as events, with entries that are yet to come, until it ends or the server stops."""
+        """Stream a session's log as events, with new entries, until the session ends or the server stops."""
         await self.services.store.head(session)
         return self._stream(request, Positions({session: query.after}))
 
     async def stream(self, request: HTTPRequest, query: StreamStart) -> api.EventStream:
-        """The logs of several sessions as events, and new sessions."""
+        """Stream the logs of several sessions as events, and new sessions."""
         return self._stream(request, Positions.read(query.sessions, "sessions"))
 
     def _stream(self, request: HTTPRequest, positions: Positions) -> api.EventStream:
@@ -196,7 +196,7 @@ class AdminAPI:
         return api.EventStream(SessionStream(self.services, self._followed, positions).events())
 
     async def lineage(self, session: str) -> Lineage:
-        """A session's ancestors, the root first, and its descendants, level by level."""
+        """Read a session's ancestors, the root first, and its descendants, level by level."""
         store, now = self.services.store, self.services.now()
         head = oldest = await store.head(session)
         ancestors: list[Head] = []
@@ -218,14 +218,14 @@ class AdminAPI:
         )
 
     async def state(self, session: str, query: StateQuery) -> StateReply:
-        """A session's state, now or at a revision."""
+        """Read a session's state, now or at a revision."""
         store = self.services.store
         revision = query.at or (await store.head(session)).revision
         document = await History(store).document(session, revision)
         return StateReply(revision, await asyncio.to_thread(readable, document.state))
 
     async def diff(self, session: str, query: DiffRange) -> Diff:
-        """What differs between two states."""
+        """Compare two states."""
         store = self.services.store
         other = query.other or session
         to = query.to or (await store.head(other)).revision

@@ -49,9 +49,9 @@ class ToolCall(Action):
     name: str
     arguments: dict[str, Any] = {}
     call_id: api.Name | None = None
-    """The same id again gives the recorded result, and runs nothing."""
+    """Sending the same id again returns the recorded result, and runs nothing."""
     user: api.User | None = None
-    """Whose call it is, if the session has several users."""
+    """The user whose call it is, if the session has several."""
 
 
 class Message(Action):
@@ -61,7 +61,7 @@ class Message(Action):
 
 class VerifyRequest(Action):
     response: dict[str, Any] | None = None
-    """A Responses object; by default what was said in the session."""
+    """A Responses object; by default the session's conversation."""
 
 
 class StateEdit(api.Parameters):
@@ -75,7 +75,7 @@ class NewForks(Action):
     n: api.Amount = 1
     pending: Pending = "refuse"
     edit: StateEdit | None = None
-    """An edit that each fork begins with; if it is refused, none is made."""
+    """An edit that each fork begins with; if it is invalid, no fork is created."""
 
 
 class Rewind(Action):
@@ -93,7 +93,7 @@ class NewCheckpoint(Action):
 class AnswerRequest(Action):
     input: Any
     to: int | None = None
-    """The agent's `said` in the entry of the question; an answer to a question that has one is refused."""
+    """The agent's `said` in the entry of the question; a question can be answered only once."""
     user: api.User | None = None
     """The user who answers, if there are several."""
 
@@ -111,12 +111,12 @@ class EnvironmentForm(msgspec.Struct, frozen=True):
     name: str
     description: str
     tools: list[dict[str, Any]]
-    """As a model gets them, each with its `effect`."""
+    """In the form for a model, each with its `effect`."""
     replies: bool
     """Whether it has a user who answers the agent."""
     task_schema: Schema
     state_schema: Schema | None
-    """None if it has no state."""
+    """None if it is stateless."""
     examples: list[dict[str, Any]]
     """Task rows."""
     model: bool
@@ -130,7 +130,7 @@ class EnvironmentList(msgspec.Struct, frozen=True):
 class CallReply(msgspec.Struct, frozen=True):
     ok: bool
     output: Any
-    """What a model would read, also where the call failed."""
+    """The result for a model, also of a failed call."""
     revision: int
 
 
@@ -156,7 +156,7 @@ class ForkList(msgspec.Struct, frozen=True):
 
 class StepsReply(msgspec.Struct, frozen=True):
     steps: int
-    """How many there were, up to those asked for."""
+    """The number of steps undone or redone."""
     revision: int
 
 
@@ -189,7 +189,7 @@ class AdminActions:
         return with_tasks(SeedRequest, "row", [one.environment for one in served if not one.stateless])
 
     async def environments(self) -> EnvironmentList:
-        """The served environments, with all that a form for their tasks, tools and states needs."""
+        """List the served environments, with all that a form for their tasks, tools and states needs."""
         served, known = self.services.environments, self._forms
         for name in served.keys() - known.keys():
             known[name] = await asyncio.to_thread(self._form, served[name])
@@ -214,8 +214,8 @@ class AdminActions:
         served = self.services.session_environments.get(body.environment)
         if served is None or served.stateless:
             known = [each.name for each in self.services.session_environments.values() if not each.stateless]
-            problem = "is not served here" if served is None else "is stateless: nothing keeps its sessions"
-            raise wrong_field("environment", f"{body.environment!r} {problem}; there are: {', '.join(known)}")
+            problem = "is not served here" if served is None else "is stateless, so its sessions are not stored"
+            raise wrong_field("environment", f"{body.environment!r} {problem}; choose from {', '.join(known)}")
         async with served.creating():
             seeding = served.sessions.seed(body.row, owner=body.owner, by=body.by)
             session = await guard_user_code("seed", seeding)
@@ -261,18 +261,18 @@ class AdminActions:
         return ForkList([Fork(fork.id, served.signer.sign(fork.id).decode()) for fork in forks])
 
     async def rewind(self, session: str, body: Rewind) -> SessionSummary:
-        """Make the state what it was at a revision."""
+        """Restore the state at a revision or a checkpoint."""
         opened = await self._open(session)
         await opened.rewind(body.to, by=body.by)
         return await self._summary(session)
 
     async def undo(self, session: str, body: Steps) -> StepsReply:
-        """Take back the last steps."""
+        """Undo the last steps."""
         opened = await self._open(session)
         return StepsReply(await opened.undo(body.steps, by=body.by), opened.revision)
 
     async def redo(self, session: str, body: Steps) -> StepsReply:
-        """Do again what was undone last."""
+        """Redo the steps undone last."""
         opened = await self._open(session)
         return StepsReply(await opened.redo(body.steps, by=body.by), opened.revision)
 

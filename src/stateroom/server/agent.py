@@ -87,11 +87,11 @@ async def open_models(
 
 
 def agent_for(services: Services, models: Mapping[str, ModelSource], environment: str, session: str) -> Agent:
-    """The agent that continues a session or a thread of an environment; `NotFound` if no model acts there."""
+    """The agent that continues a session or a thread of an environment; `NotFound` if no model can act there."""
     source, spec = models.get(environment), services.options.model
     if source is None:
-        why = "without a model" if spec is None else f"with the model {spec}, which does not know {environment}"
-        raise NotFound(f"no model acts in {environment} here: the server was started {why}")
+        why = "without a model" if spec is None else f"with the model {spec}, which cannot act in {environment}"
+        raise NotFound(f"no model can act in {environment}: the server was started {why}")
     seed = crc32(session.encode("utf-8", "surrogatepass"))
     return Agent(source.for_episode(seed), context=Context(services.options.context_tokens), seed=seed)
 
@@ -143,14 +143,14 @@ class AgentAPI:
         subject = self.served.subject_of(request)
         asked = responses.read(request.json())
         if asked.stream:
-            raise wrong_field("stream", "is not for this server, which sends whole responses")
+            raise wrong_field("stream", "not supported: this server sends whole responses")
         name = request.call_id and f"responses/{subject or request.key}/{request.call_id}"
         return await self._work(request, lambda: self._turn(subject, asked, name))
 
     async def _work(self, request: HTTPRequest, work: Callable[[], Coroutine[Any, Any, Row]]) -> HTTPResponse:
         """Let an agent work while its client waits."""
         if self.slots.locked():
-            raise Busy("as many agents are at work as this worker allows; send the request again later")
+            raise Busy("too many agents are running; send the request again later")
         async with self.slots:
             return json_response(await request.while_connected(work()))
 
@@ -234,7 +234,9 @@ class AgentAPI:
         tools = [*wanted.tools] or self.plan.tools_for({})
         trajectory = (await act(session, log, agent, tools, wanted.items)).following(before)
         if trajectory.status == "waiting":
-            raise Contradiction("a tool asks a person, whom nobody asks here; use /run, or a thread")
+            raise Contradiction(
+                "a tool asks a question, which this endpoint cannot put to anyone; use /run or a thread"
+            )
         if trajectory.status == "failed":  # when the request was sent before
             raise ModelFailed(trajectory.reason)
         return trajectory
@@ -334,7 +336,7 @@ def _episode_id(request: HTTPRequest, row: Row) -> str | None:
 
 def _waits(session: Session[Any]) -> Contradiction:
     problem = (
-        f"the agent waits for input in session {session.id}: answer it with POST /admin/sessions/{session.id}/answer, "
-        "and send this request again with the same id; an episode without one has ended"
+        f"the agent waits for input in session {session.id}: answer with POST /admin/sessions/{session.id}/answer, "
+        "and send this request again with the same id; an episode without an id has ended"
     )
     return Contradiction(problem)

@@ -30,12 +30,12 @@ def _whole(value: Any) -> Any:
 
 
 WHOLE = BeforeValidator(_whole)
-"""Takes 2.0 for 2, which JSON Schema does not tell apart."""
+"""Accepts 2.0 for 2, as JSON Schema does."""
 RevisionNumber = Annotated[int, Field(ge=1, le=2**53), WHOLE]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 _LATIN = "\u00a1-\u00ac\u00ae-\u024f"
 User = Annotated[str, Field(min_length=1, max_length=200, pattern=f"^([ -9;-~{_LATIN}]|:+[!-9;-~{_LATIN}])*:*$")]
-"""A user who speaks in a session: of Latin letters and other printable characters, without a colon before a space."""
+"""The name of a user: Latin letters and other printable characters, without a colon followed by a space."""
 RevisionOrName = RevisionNumber | Name
 """A revision, or the name of a checkpoint."""
 After = Annotated[int, Field(ge=0, le=2**53), WHOLE]
@@ -77,7 +77,7 @@ def read_cursor(cursor: str, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(urlsafe_b64decode(cursor), type=kind)
     except ValueError:
-        raise wrong_field("cursor", "should be the `next` of the page before") from None
+        raise wrong_field("cursor", "should be the `next` of the previous page") from None
 
 
 # Server-sent events.
@@ -124,16 +124,16 @@ class EventStream(EventSourceResponse):
 
 
 class AgentReply(msgspec.Struct, frozen=True):
-    """Where an agent stands."""
+    """The status of an agent."""
 
     phase: str
     """`idle`, `planning`, `executing`, `waiting_feedback`, `done`, `failed` or `cancelled`, or one of the author's."""
     question: str | None
-    """The question that it waits to have answered."""
+    """The question that waits for an answer."""
 
     @classmethod
     def of(cls, status: AgentStatus) -> AgentReply:
-        """The reply that tells an agent's status."""
+        """A reply with an agent's status."""
         return cls(status.phase, status.question)
 
 

@@ -90,10 +90,16 @@ class Application(ASGIApplication):
 def _check_names(names: Sequence[str], taken: Collection[str]) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
-            raise DefinitionError(f"the name {name!r} cannot be part of a path: use letters, digits, _ and -")
+            raise DefinitionError(
+                f"the environment name {name!r} cannot be part of a path; use letters, digits, _ and -"
+            )
         if names.count(name) > 1:
-            raise DefinitionError(f"two of the environments are named {name!r}")
+            raise DefinitionError(f"two environments are named {name!r}; rename one")
         if name == ThreadEnvironment.name:
-            raise DefinitionError(f"the name {name!r} is that of plain threads: give the environment another")
+            raise DefinitionError(
+                f"the environment name {name!r} is reserved for plain threads; rename the environment"
+            )
         if len(names) > 1 and (name in RESERVED or name in taken):
-            raise DefinitionError(f"the name {name!r} is one of the server's own: serve this environment alone")
+            raise DefinitionError(
+                f"the environment name {name!r} is reserved by the server; serve this environment alone"
+            )

@@ -1,4 +1,4 @@
-"""The ASGI application under every server of ours: what each request passes, whatever answers it.
+"""The ASGI application under every server: the checks and counts that each request passes.
 
 Endpoints that must be fast are called directly. All others are behind a Starlette router, which costs as much as a
 tool call.
@@ -58,14 +58,14 @@ PROBES = frozenset({"/", "/health", "/ready"})
 """Paths that are answered however many requests are in flight: their clients decide whether a busy server lives."""
 
 ROLLOUT = re.compile(r"/ng-rollout/([A-Za-z0-9][A-Za-z0-9._-]*)(?=/)")
-"""A prefix by which clients tell their rollouts apart."""
+"""A prefix by which clients distinguish their rollouts."""
 
 MAX_PATH_CHARACTERS = 1000
 """Characters of a path in a log line, which must be short enough to be written at once: other processes write too."""
 
 
 class ServerState(NamedTuple):
-    """What the protocol knows of the application."""
+    """The application's state for the protocol."""
 
     limits: Limits
     stopping: asyncio.Event
@@ -75,13 +75,13 @@ class ServerState(NamedTuple):
 
 
 class ASGIApplication(ABC):
-    """Reads requests, refuses what is too much or not meant for this server, and sends a response to all others."""
+    """Reads requests, refuses those over a limit or for another server, and responds to all others."""
 
     def __init__(self, limits: Limits, hosts: Sequence[str] | None) -> None:
         self.limits = limits
         self.hosts = None if hosts is None else AllowedHosts(hosts)
         self.endpoints: dict[str, Endpoint] = {}
-        """What answers a POST without the router, by path."""
+        """The endpoints that answer a POST without the router, by path."""
         self.cookies: list[SessionCookies] = []
         """The session cookies that go back with each response."""
         self.access_log: AccessLog | None = None
@@ -132,7 +132,7 @@ class ASGIApplication(ABC):
                 else:
                     request.body = body
                 if self.in_flight >= self.limits.max_calls:  # counted when it is whole: a slow client keeps nobody out
-                    raise Busy(f"{self.limits.max_calls} requests are in flight already; try again in a second")
+                    raise Busy(f"{self.limits.max_calls} requests are already in flight; try again in a second")
             self.in_flight += 1
             try:
                 if endpoint is None:

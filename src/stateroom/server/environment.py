@@ -73,10 +73,10 @@ from stateroom.state import deep_equal, to_json
 T = TypeVar("T")
 
 FOREIGN_TOKEN = (
-    "the session token in the cookie belongs to another environment; send no cookie, or that of a session seeded here"
+    "the session token in the cookie belongs to another environment; send no cookie, or one from a session seeded here"
 )
 
-NO_TOKEN = "this environment has a state: seed a session, and use the token that it gives"
+NO_TOKEN = "this environment needs a session: seed one, and send the token from the reply"
 
 
 class ServedEnvironment:
@@ -132,7 +132,7 @@ class ServedEnvironment:
         if self.stateless:  # its sessions cannot be lost, and need not be there
             self.acting = {**optional, "errors": (401, *SLOW)}
         self.asking: dict[str, Any] = {**self.acting, "errors": (502, *self.acting["errors"])}
-        """What the declarations of endpoints share that close a session, seed one, act in one, or also ask a model."""
+        """Shared declarations of endpoints that close a session, seed one, act in one, or also ask a model."""
 
     def operations(self) -> list[Operation]:
         """The endpoints, in the order of an episode."""
@@ -176,7 +176,7 @@ class ServedEnvironment:
     # Tokens.
 
     def token_of(self, request: HTTPRequest) -> VerifiedToken | None:
-        """The token in the request's cookie, which goes back with the response; None if there is no cookie."""
+        """The token in the request's cookie, which goes back with the response; None without a cookie."""
         token = self.cookies.read(request)
         if token is None and self._has_foreign(request):
             raise Unauthorized(FOREIGN_TOKEN)
@@ -259,7 +259,7 @@ class ServedEnvironment:
         try:
             return (await self.new_session(request, {}, unseeded=True))[0]
         except BadTask as error:
-            raise Unauthorized(f"{NO_TOKEN}; no default state can be made: {error}") from error
+            raise Unauthorized(f"{NO_TOKEN}; a default state is not possible: {error}") from error
 
     async def no_tool(self, request: HTTPRequest, name: str) -> HTTPResponse:
         """The response to a path that the environment does not have; it may be a tool that the model made up."""
@@ -276,10 +276,10 @@ class ServedEnvironment:
     async def seed_session(self, request: HTTPRequest) -> HTTPResponse:
         """Seed a session.
 
-        The body is the whole task row, and the cookie of the reply is the session. With the cookie of a live session it
-        is refused, because the model may have sent it: with the `seed_key` of the reply in the row the session is
-        seeded again, and a new session replaces it. A client may give a session a name of its own,
-        `resources_session_id`; to seed that name again joins it.
+        The body is the whole task row, and the cookie of the reply identifies the session. A request with the cookie of
+        a live session is refused, because the model may have sent it. To seed the session again, add the `seed_key`
+        from the reply to the row: a new session replaces the old one. A client may name a session, with
+        `resources_session_id`; seeding that name again joins the session.
         """
         held = self._held(request)
         body = request.json()
@@ -298,7 +298,7 @@ class ServedEnvironment:
         """Admit a request of a client without a session; with one it may be the call of a model, and is refused."""
         held = self._held(request)
         if held is not None:
-            raise Contradiction("this client has a session already: send no cookie here")
+            raise Contradiction("this client already has a session; send no cookie here")
 
     def _held(self, request: HTTPRequest) -> str | None:
         """The subject of the request's token. One that is not valid is ignored: it gives access to nothing."""
@@ -306,7 +306,7 @@ class ServedEnvironment:
         with suppress(Unauthorized):
             token = self.cookies.read(request)
         if token is None and self._has_foreign(request):
-            raise Contradiction("this client has a session of another environment: send no cookie to seed one here")
+            raise Contradiction("this client has a session of another environment; to seed one here, send no cookie")
         self.keys.admit(request, token and token.token)
         return token.subject if token else None
 
@@ -316,8 +316,8 @@ class ServedEnvironment:
         key = row.get("seed_key")
         if not self.gym_compat and not (isinstance(key, str) and self.signer.is_seed_key(held, key)):
             raise Contradiction(
-                "this client has a session already: send no cookie to seed another one, or the seed_key that the reply "
-                "to its seeding gave, to seed it again"
+                "this client already has a session; to seed another one, send no cookie; to seed it again, send the "
+                "seed_key from the reply that seeded it"
             )
         row = {name: value for name, value in row.items() if name != "seed_key"}
         if self.stateless:
@@ -367,7 +367,7 @@ class ServedEnvironment:
     async def creating(self, request: HTTPRequest | None = None, *, sessions: int = 1) -> AsyncIterator[None]:
         """Count sessions that are created in this context, also for the API key of a client's request.
 
-        Raises `RateLimited`, and `Busy` if the server keeps as many as it may.
+        Raises `RateLimited`, and `Busy` if the server has reached its limit of sessions.
         """
         if request is not None:
             self.keys.admit_session(request)
@@ -384,7 +384,7 @@ class ServedEnvironment:
         """
         ids = self.signer.session_ids(name)
         if held is not None and held.partition("~")[0] not in ids:
-            raise Contradiction("this client has a session already: send no cookie to seed another one")
+            raise Contradiction("this client already has a session; to seed another one, send no cookie")
         key = await self._seed_once(request, row, ids, held)
         if typed:
             tools = self._addresses(request)["mcp"]
@@ -431,7 +431,7 @@ class ServedEnvironment:
         store = self.sessions.store
         seeded = read_entry(await History(store).seed(await store.head(session.id)))
         if seeded.input != row and not deep_equal(seeded.input, row):
-            problem = "a session of this name was seeded with another task; use another name"
+            problem = "a session with this name was seeded with another task; use another name"
             raise Contradiction(problem)
         return session
 
@@ -467,21 +467,21 @@ class ServedEnvironment:
     # The rest of an episode.
 
     async def root(self, request: HTTPRequest) -> HTTPResponse:
-        """Whether the environment is served."""
+        """Check that the environment is served."""
         self.token_of(request)
         return json_response(ProbeReply())
 
     async def reply(self, request: HTTPRequest) -> HTTPResponse:
         """Let the user answer a message of the agent.
 
-        For a message without tool calls: the user's answer is the next message to the model. It needs an id, which a
-        tool call that a model made up does not have: without one it is refused.
+        Post each message without tool calls: the user's answer is the next message to the model. The request needs an
+        id, to distinguish it from a tool call that a model made up.
         """
         session = await self.session(self.subject_of(request))
         call_id = request.call_id
         if call_id is None:
             known = ", ".join(sorted(self.environment.tools)) or "none"
-            problem = f"send this header, with an id for each message; reply is not a tool, and the tools are: {known}"
+            problem = f"send this header, with a new id for each message; reply is not a tool, the tools are: {known}"
             raise wrong_field("Idempotency-Key", problem)
         message = request.json().get("message")
         if not isinstance(message, str):
@@ -490,10 +490,9 @@ class ServedEnvironment:
         return json_response(UserReply(await session.reply(message, call_id=call_id)))
 
     async def instructions(self, request: HTTPRequest) -> HTTPResponse:
-        """The instructions of the agent, as they are now.
+        """Read the agent's current instructions.
 
-        A text for the model, before the conversation. It follows from the state, so ask for it before each request to
-        the model.
+        The text goes before the conversation. It depends on the state, so read it before each request to the model.
         """
         session = await self.session(self.subject_of(request))
         return json_response(Instructions(await session.instructions()))
@@ -501,8 +500,8 @@ class ServedEnvironment:
     async def close_session(self, request: HTTPRequest) -> HTTPResponse:
         """Close the session that the body names.
 
-        The cookie alone is not enough, as a model's call has it too. To close a session twice is fine. A name that no
-        session has is closed too, so that a seed that arrives late is refused.
+        The cookie alone is not enough, because a model's calls have it too. Closing a session twice is fine. Closing an
+        unknown name refuses a seed of that name that arrives late.
         """
         token = self.token_of(request)
         name = checked_session_name(request.json().get("resources_session_id"))
@@ -524,7 +523,7 @@ class ServedEnvironment:
         A client that holds a session's token can close no other session.
         """
         for session_id in [held] if held in ids else ids:
-            other = Contradiction("this cookie is of another session than the one that the body names")
+            other = Contradiction("the cookie and the body belong to different sessions")
             try:
                 session = await self.sessions.open(session_id)
             except UnknownSession:

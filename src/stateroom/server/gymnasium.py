@@ -58,7 +58,7 @@ class Gymnasium:
     async def reset(self, request: HTTPRequest) -> HTTPResponse:
         """Seed a session, as in Gymnasium.
 
-        The model's task is in the row, so there is nothing to observe yet.
+        The model's task is in the row, so the first observation is empty.
         """
         session, key = await self.environment.seed(request)
         return json_response(ResetReply(None, ResetInfo(session.id, key)))
@@ -66,8 +66,8 @@ class Gymnasium:
     async def step(self, request: HTTPRequest) -> HTTPResponse:
         """Make the tool calls of a response.
 
-        One without any ends the episode, unless the user answers it. What is said and done is kept in a log. An episode
-        that ends is verified, with all of it.
+        A response without tool calls ends the episode, unless the user answers it. The conversation is logged, and
+        verified when the episode ends.
         """
         subject = self.environment.subject_of(request)
         body = request.json()
@@ -95,7 +95,7 @@ class Gymnasium:
         return json_response(StepReply(answer, reward, ended, StepInfo(outputs)))
 
     async def _logged(self, session: Session[Any], subject: str | None) -> Session[Any]:
-        """The session that keeps what is said: without a state it is a thread; without a token there is none."""
+        """The session that keeps the conversation: a thread for a stateless environment; None without a token."""
         if not self.environment.stateless or subject is None:
             return session
         return await self.threads.named_session(self._thread_name(session), {})
@@ -106,7 +106,7 @@ class Gymnasium:
     async def close(self, request: HTTPRequest) -> HTTPResponse:
         """Close the session, as in Gymnasium, if its episode has ended.
 
-        Before that the cookie is not enough, as a model's call has it too: the session is left to expire.
+        Before that the cookie is not enough, because a model's calls have it too: the session is left to expire.
         """
         subject = self.environment.subject_of(request)
         if subject is not None and not self.environment.stateless:
@@ -122,7 +122,7 @@ class Gymnasium:
 
 
 async def _answer(session: Session[Any], response: dict[str, Any], step_id: str | None) -> str | None:
-    """The answer of the environment's user to a response; None if there is no user, or the episode is over."""
+    """The answer of the environment's user to a response; None without a user, or if the episode is over."""
     if not session.replies or session.verdict is not None:
         return None
     call_id = token_hex(12) if step_id is None else f"{step_id}.reply"

@@ -62,7 +62,7 @@ class BadJSON(InvalidArguments, status=400, code="invalid_json"):
 
 
 class NotOperator(Unauthorized):
-    """A request to an API for operators came without its bearer token, or with another one."""
+    """A request to an API for operators lacks the API's bearer token."""
 
     def __init__(self, message: str, api: str) -> None:
         super().__init__(message)
@@ -145,7 +145,7 @@ class HTTPRequest:
             pass  # the body, again
 
     def _too_large(self) -> TooLarge:
-        return TooLarge(f"the body is larger than the {self.max_body:,} bytes that this server takes")
+        return TooLarge(f"the body exceeds this server's limit of {self.max_body:,} bytes")
 
     def replayed(self) -> Receive:
         """A `receive` for an application that reads the body itself, after it was read here."""
@@ -180,13 +180,13 @@ def _decode_odd(body: bytes) -> Any:
     try:
         return json.loads(body)
     except RecursionError:
-        raise BadJSON("the body is not JSON that can be read: it is nested too deeply") from None
+        raise BadJSON("the body is nested too deeply") from None
     except UnicodeDecodeError as error:
-        raise BadJSON(f"the body is not JSON: it is not UTF-8 from byte {error.start} on") from None
+        raise BadJSON(f"the body is not JSON: invalid UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
         raise BadJSON(f"the body is not JSON: {error}") from None
     except ValueError:
-        raise BadJSON("the body is not JSON that can be read: it has a number with too many digits") from None
+        raise BadJSON("the body has a number with too many digits") from None
 
 
 def bearer_token(headers: Mapping[bytes, bytes]) -> bytes | None:
@@ -213,7 +213,7 @@ class ErrorDetail(msgspec.Struct, frozen=True, omit_defaults=True):
     code: str
     """The problem, for programs."""
     message: str
-    """What is wrong, where, and what to do, for people and models."""
+    """The problem, its place and the remedy, for people and models."""
     fields: dict[str, str] | None = None
     """The problem of each field."""
 

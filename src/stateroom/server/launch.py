@@ -1,4 +1,4 @@
-"""Starting a server: its options, checked, and what a person is told."""
+"""Starting a server: checking its options, and printing what a person should know."""
 
 from __future__ import annotations
 
@@ -35,18 +35,20 @@ def start_server(
     warn: Callable[[str], None] = print,
     exits: bool = False,
 ) -> None:
-    """Serve environments over HTTP and MCP until Ctrl-C; with `extensions` there may be none.
+    """Serve environments over HTTP and MCP until Ctrl-C; with `extensions`, environments are optional.
 
-    `for_operator`, there are no endpoints for agents, and expired sessions stay in the store. `say` and `warn` get what
-    a person should read. With `exits`, the process ends with the server, whatever its threads still do.
+    With `for_operator`, the server has no endpoints for agents, and keeps expired sessions. `say` and `warn` print
+    messages for a person. With `exits`, the process ends with the server, even if its threads are still running.
     """
     environments, env_args = _environments(given)
     if not environments and not extensions:
-        raise InvalidOption("environments", "say which environment to serve")
+        raise InvalidOption("environments", "name an environment to serve")
     if given.reload and (given.workers > 1 or not environments):
-        raise InvalidOption("reload", "only with one worker, and an environment whose source can change")
+        raise InvalidOption("reload", "needs exactly one worker, and at least one environment")
     if (given.reload or given.workers > 1) and not all(isinstance(each, str) for each in environments):
-        raise InvalidOption("environments", "other processes make their own instances: give names or module:Class")
+        raise InvalidOption(
+            "environments", "pass names or module:Class, because other processes create their own instances"
+        )
     made = [*map(make_environment, environments, env_args)]
     _check_store(given, made)
     secrets, origin = find_secrets()
@@ -66,9 +68,9 @@ def start_server(
             each.check_address(address)
         options = replace(options, hosts=hosts_at(address, given.allow_host))
         if given.api_keys is not None and given.api_keys.stat().st_mode & 0o077:
-            warn(f"{given.api_keys} can be read by others: chmod 600 it")
+            warn(f"other users can read {given.api_keys}; run chmod 600 on it")
         if not is_loopback(address) and not for_operator and (missing := _missing(options, origin)):
-            warn(f"{given.host} can be reached from elsewhere; {'; and '.join(missing)}")
+            warn(f"other machines can reach {given.host}; {'; and '.join(missing)}")
         if given.reload and not store_class(given.store).shared:
             lost = "loses all sessions when the server restarts; use sqlite:///FILE to keep them"
             warn(f"{without_secrets(given.store)} {lost}")
@@ -84,7 +86,7 @@ def _environments(given: ServeOptions) -> tuple[Sequence[Any], Sequence[Mapping[
     if not isinstance(given.env_args, Mapping):
         return environments, given.env_args
     if given.env_args and len(environments) > 1:
-        raise InvalidOption("env_args", "only when one environment is served")
+        raise InvalidOption("env_args", "can only be used with a single environment")
     return environments, [given.env_args] * len(environments)
 
 
@@ -93,9 +95,8 @@ def _check_store(given: ServeOptions, environments: list[Environment[Any, Any]])
     if given.workers > 1 and keep_state and not store_class(given.store).shared:
         raise InvalidOption(
             "store",
-            f"{without_secrets(given.store)} is seen by one process only, so with {given.workers} workers a session "
-            "would be lost whenever another worker is asked: use sqlite:///FILE or another store that is shared, or "
-            "one worker",
+            f"{without_secrets(given.store)} is not shared between processes, so {given.workers} workers would lose "
+            "sessions: use sqlite:///FILE or another shared store, or one worker",
         )
 
 
@@ -125,14 +126,14 @@ def _announce(
 
 
 def _missing(options: ApplicationOptions, origin: str) -> list[str]:
-    """What makes a server for agents that others can reach less safe."""
+    """The security problems of a server for agents that other machines can reach."""
     complaints = []
     if options.admin_token is None:
-        complaints.append("there is no admin token, so /admin is closed to all but this machine")
+        complaints.append("without an admin token, /admin only answers on this machine")
     if origin != "STATEROOM_SECRET":
         complaints.append(f"session tokens are signed with the secret in {origin}, which other hosts do not share")
     if not options.keys:
         answered = "" if options.model is None else ", and let the model answer in them"
         run = "" if options.agent is None else ", and let the agent run episodes"
-        complaints.append(f"there are no API keys, so anybody can create sessions and threads{answered}{run}")
+        complaints.append(f"without API keys, anyone can create sessions and threads{answered}{run}")
     return complaints

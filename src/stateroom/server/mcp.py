@@ -75,7 +75,7 @@ Newer versions of the protocol have neither; there the name is in a cookie, whic
 START = "start_session"
 
 NO_SESSION = (
-    f"this call has no session: call {START} first and give each call the {SESSION} that it returned, or seed a "
+    f"this call has no session: call {START} first and pass the {SESSION} that it returns to each call, or seed a "
     "session over HTTP and send its token in a header"
 )
 
@@ -90,14 +90,14 @@ class StartArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 CHOICE = {
-    "task": {"type": "integer", "minimum": 0, "default": 0, "description": "The number of an example task."},
-    "row": {"type": "object", "description": "A task of your own as a row of data, instead of an example."},
+    "task": {"type": "integer", "minimum": 0, "default": 0, "description": "Index of an example task."},
+    "row": {"type": "object", "description": "Your own task as a row of data, instead of an example."},
 }
 """The parameters of `start_session` where clients choose their task."""
 
 
 class _Message(msgspec.Struct):
-    """What is read of a message before the SDK reads it."""
+    """The part of a message that is read before the SDK reads it."""
 
     method: str = ""
 
@@ -151,7 +151,7 @@ class ToolServer:
         request: HTTPRequest = context.request.scope[REQUEST]
         if not self._may_start(request):
             return ListToolsResult(tools=self._listed)
-        # A cookie is no reason to leave the handle out: the list must be the same before and after a session starts.
+        # With a cookie the handle stays: the list must be the same before and after a session starts.
         listed = self._listed if CONNECTION in request.headers else self._with_handle
         return ListToolsResult(tools=[self._start_tool, *listed])
 
@@ -180,7 +180,7 @@ class ToolServer:
         except Unauthorized as error:
             scope[REFUSED] = True
             raise MCPError(INVALID_REQUEST, str(error), {"code": "unauthorized"}) from error
-        except Exception as error:  # noqa: BLE001 - the model is told
+        except Exception as error:  # noqa: BLE001 - the model gets the error
             return _failure(response_to(error, params.name).body)
         finally:
             if params.name != START:
@@ -191,8 +191,8 @@ class ToolServer:
         if handle is not None:
             try:
                 return await self.served.session(self.served.signer.read_handle(str(handle)))
-            except Unauthorized as error:  # what a model wrote, so the model is told, and not its client
-                raise NotFound(f"there is no such {SESSION}: give the one that {START} returned") from error
+            except Unauthorized as error:  # a model wrote the handle, so the model gets the error, not its client
+                raise NotFound(f"unknown {SESSION}: pass the one that {START} returned") from error
         session = await self.served.first_session(self._ids_of(self._connection_of(request)))
         if session is None:
             raise NotFound(NO_SESSION)
@@ -221,7 +221,7 @@ class ToolServer:
         connection = self._connection_of(request) or token_hex(16).encode()
         ids = self._ids_of(connection)
         if await self.served.first_session(ids) is not None:
-            raise Contradiction("this connection has its session already: open another connection for another one")
+            raise Contradiction("this connection already has a session; open another connection for another session")
         session, _ = await self.served.new_session(request, row, session_id=ids[0])
         request.set_cookie = self._cookie + b"=" + connection + (SECURE if request.secure else INSECURE)
         asked = row.get("responses_create_params", {})
@@ -236,7 +236,9 @@ class ToolServer:
         """The row of the task that a client chooses, or else of the first example."""
         environment = self.served.environment
         if arguments and not self.choose_task:
-            raise InvalidArguments(f"{START} takes no arguments: without `choose_task` the server chooses the task")
+            raise InvalidArguments(
+                f"{START} takes no arguments, because the server chooses the task (its option `choose_task` is off)"
+            )
         try:
             choice = msgspec.convert(arguments, StartArguments)
         except msgspec.ValidationError as error:
@@ -246,7 +248,7 @@ class ToolServer:
         examples = example_file(type(environment))
         rows = [{}] if examples is None else read_tasks(examples, environment)
         if not 0 <= choice.task < len(rows):
-            raise NotFound(f"there is no task {choice.task}; the example tasks are 0 to {len(rows) - 1}")
+            raise NotFound(f"task {choice.task} does not exist; the example tasks are 0 to {len(rows) - 1}")
         return rows[choice.task]
 
 
@@ -260,7 +262,7 @@ async def serve_stdio(environment: Environment[Any, Any], session: Session[Any],
     async def call_tool(context: ServerRequestContext[Any], params: CallToolRequestParams) -> CallToolResult:
         try:
             return _call_result(await session.call(params.name, params.arguments, call_id=_meta(params).get(CALL_ID)))
-        except Exception as error:  # noqa: BLE001 - the model is told
+        except Exception as error:  # noqa: BLE001 - the model gets the error
             return _failure(response_to(error, params.name).body)
 
     server = Server[Any](
@@ -285,8 +287,8 @@ def _begins(request: HTTPRequest) -> bool:
 def _start_tool(parameters: dict[str, Any]) -> ListedTool:
     return ListedTool(
         name=START,
-        description="Start a session, which the other tools then use. The result has the task to do, and the "
-        f"{SESSION} to give the other tools if they take one.",
+        description="Start a session for the other tools. The result has the task, and the "
+        f"{SESSION} to pass to the other tools if they take one.",
         input_schema={"type": "object", "properties": parameters, "additionalProperties": False},
         annotations=ToolAnnotations(
             read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False
@@ -313,7 +315,7 @@ def _listed(tool: Tool) -> ListedTool:
 
 
 def _meta(params: CallToolRequestParams) -> Mapping[str, Any]:
-    """What a client says of its call; the session validates the call's id."""
+    """The client's metadata of a call; the session validates the call's id."""
     return {**params.meta} if params.meta else {}
 
 

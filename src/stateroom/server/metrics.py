@@ -37,7 +37,7 @@ OUTCOMES: tuple[str, ...] = ("ok", "error", *get_args(Code))
 """Outcomes of a tool call: `error` when the request reached no tool, or its session could not be used."""
 
 STORE_OUTCOMES = ("ok", "conflict", "refused", "error")
-"""Outcomes of a store's operation: `refused` when it reports a problem of the session, which is no fault."""
+"""Outcomes of a store's operation: `refused` when it reports a problem of the session, which is not a fault."""
 
 RUN_OUTCOMES: tuple[str, ...] = (*get_args(TurnStatus), "error")
 """Outcomes of the run of a thread."""
@@ -46,7 +46,7 @@ VERDICT_OUTCOMES = ("ok", "error")
 """Outcomes of a verification: whether there is a verdict."""
 
 UNKNOWN_TOOL = "(unknown)"
-"""Stands for all names of tools that there are not: a model can make up any number of them."""
+"""The label for all unknown tools: a model can make up any number of names."""
 
 TOKEN_KINDS = ("input", "output")
 """The tokens of models that are counted."""
@@ -63,7 +63,7 @@ STATUSES = (
     *(*range(400, 406), 408, 409, 410, 411, 413, 415, 421, 422, 429, 431),
     *range(500, 505),
 )
-"""Statuses of responses that are told apart."""
+"""Statuses of responses that are counted separately."""
 
 
 BOUNDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -166,7 +166,7 @@ class Metrics:
     def requests(
         self, posted: Mapping[str, str], route_of: Callable[[str, str], str]
     ) -> Callable[[str, str, int], None]:
-        """What counts requests by method, path and status: one function, as every call passes it.
+        """The function that counts requests by method, path and status; every call passes it.
 
         `posted` has the routes of some paths that are posted to; `route_of` gives those of all others.
         """
@@ -223,20 +223,20 @@ class Metrics:
                     requests.add_metric([route, str(status)], row[start + place])
         yield requests
         tokens = CounterMetricFamily(
-            "stateroom_model_tokens", "Tokens of models that acted here", labels=["environment", "kind"]
+            "stateroom_model_tokens", "Tokens of the server's models", labels=["environment", "kind"]
         )
         for labels, cell in self._tokens.items():
             tokens.add_metric(labels, row[cell])
         yield tokens
         yield from _metered("stateroom_verdict", "verdicts", ("environment",), self._verdicts, row)
         yield from _metered("stateroom_call", "tool calls", ("environment", "tool"), self._tools, row)
-        yield from _metered("stateroom_thread_run", "runs of threads", ("environment",), self._runs, row)
-        yield from _metered("stateroom_store_operation", "operations of the store", ("operation",), self._store, row)
+        yield from _metered("stateroom_thread_run", "thread runs", ("environment",), self._runs, row)
+        yield from _metered("stateroom_store_operation", "store operations", ("operation",), self._store, row)
         conflicts = sum(meter.outcomes(row)["conflict"] for meter in self._store.values())
-        yield CounterMetricFamily("stateroom_conflicts", "Commits refused because another came first", conflicts)
+        yield CounterMetricFamily("stateroom_conflicts", "Commits refused because another was first", conflicts)
 
     def _processes(self) -> Iterator[Metric]:
-        """What the system knows of each worker's process, by the number of the worker."""
+        """The system's metrics of each worker's process, by the number of the worker."""
         rows = [self._row] if self._files is None else self._files.rows()
         metrics: dict[str, Metric] = {}
         for worker, row in enumerate(rows):
@@ -252,8 +252,8 @@ def _metered(
     name: str, what: str, labels: Sequence[str], meters: Mapping[Any, Meter], row: Sequence[float]
 ) -> Iterator[Metric]:
     """The metrics of some meters, by the values of their labels."""
-    outcomes = CounterMetricFamily(f"{name}s", f"How many {what} there were", labels=[*labels, "outcome"])
-    seconds = HistogramMetricFamily(f"{name}_duration_seconds", f"How long {what} took", labels=labels)
+    outcomes = CounterMetricFamily(f"{name}s", f"Number of {what}", labels=[*labels, "outcome"])
+    seconds = HistogramMetricFamily(f"{name}_duration_seconds", f"Duration of {what} in seconds", labels=labels)
     for values, meter in meters.items():
         for outcome, times in meter.outcomes(row).items():
             outcomes.add_metric([*values, outcome], times)

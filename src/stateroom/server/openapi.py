@@ -23,49 +23,49 @@ from stateroom.version import __version__
 
 ABOUT = """
 ### The session
-Seeding gives a cookie, and every reply gives it again, errors included. Send it with every request that follows. With
-the `seed_key` of the reply to seeding a client can seed the session again: keep it from the model.
+Seeding returns a cookie, and every reply repeats it, errors included. Send it with every later request. With the
+`seed_key` from the reply to seeding, a client can seed the session again: keep it from the model.
 
-### Calls that are sent again
-Give a tool call an id of your own in the header `Idempotency-Key`. In one session the same id gives the recorded
-result, and nothing runs twice.
+### Retries
+Give each tool call an id in the header `Idempotency-Key`. Within a session, sending the same id again returns the
+recorded result, and nothing runs twice.
 
 ### MCP
-The tools are also served over MCP, as streamable HTTP at `mcp` beside them. The reply to seeding says where, and with
-which header (`X-NeMo-Gym-Session-Token`) a client reaches its session.
+The tools are also served over MCP (streamable HTTP), at `mcp` beside them. The reply to seeding has the URL, and the
+header (`X-NeMo-Gym-Session-Token`) with which a client reaches its session.
 
 ### Threads
-A thread is a conversation that the server keeps: add a message, and let the server's model answer. `POST /threads`
-gives a `token`; send it as `Authorization: Bearer TOKEN`. `GET /threads/ID` gives a new one in time.
+A thread is a conversation that the server stores: add a message, and let the server's model answer. `POST /threads`
+returns a `token`; send it as `Authorization: Bearer TOKEN`. `GET /threads/ID` returns a fresh one.
 
 ### Errors
-An error is `{"error": {"code": …, "message": …}}`, with a status for machines. Where single fields are wrong, `fields`
-says what is wrong with which. A model may read every error of a tool call.
+An error is `{"error": {"code": …, "message": …}}`, with a matching status. If single fields are invalid, `fields` has
+the problem of each. The errors of tool calls are safe to show to a model.
 
 ### Other
-A path may begin with `/ng-rollout/<id>`, by which clients tell their rollouts apart in logs. The operator of the
-server finds its sessions, with their logs and states, under `/admin`.
+A path may begin with `/ng-rollout/<id>`, which identifies a client's rollout in logs. The operator of the server
+finds its sessions, with their logs and states, under `/admin`.
 """
 
 STATUSES = {
-    400: "The body is not JSON, or the tool says in its own words why it will not do this.",
-    401: "There is no session token, or one that was not made here or is out of date. "
-    "Seed a session, and send the cookie that it gives; or create a thread, and send its token.",
-    403: "This is for the operator of the server.",
-    404: "There is no tool, or revision, of this name; or no model that answers in threads.",
-    409: "The session has its verdict, the client has a session already, another client wrote first, or the agent "
+    400: "The body is not valid JSON, or the tool refused the call and says why.",
+    401: "The session token is missing, invalid or expired. "
+    "Seed a session and send its cookie, or create a thread and send its token.",
+    403: "Only the operator of the server may do this.",
+    404: "The tool or revision does not exist, or the server has no model for threads.",
+    409: "The session has its verdict, the client already has a session, another client wrote first, or the agent "
     "of a thread is in another phase.",
     410: "The session was closed, has expired, or is not in the store. Seed another one.",
-    413: "The body, or the state, is larger than its limit.",
-    422: "The arguments or the task do not fit; `fields` says what is wrong with which.",
+    413: "The body or the state exceeds its limit.",
+    422: "The arguments or the task are invalid; `fields` has the problem of each.",
     429: "The API key has reached its limit of sessions or calls in this minute. "
     "Try again after `Retry-After` seconds.",
-    500: "The environment or the server failed by mistake. The server's log has more.",
-    502: "The model that plays the user, answers in threads or is the agent gave an answer that cannot be used.",
-    503: "The server is at one of its limits, or the store does not answer. Try again after `Retry-After` seconds.",
-    504: "It took longer than its timeout.",
+    500: "The environment or the server failed unexpectedly. The server's log has the details.",
+    502: "A model (the user, the agent, or the one for threads) gave an unusable answer.",
+    503: "The server is at capacity, or the store does not answer. Try again after `Retry-After` seconds.",
+    504: "The operation exceeded its timeout.",
 }
-"""What a status means."""
+"""The meaning of each status."""
 
 UNEXPECTED = ("environment_error", "internal_error")
 """The codes of unexpected errors of the server or the environment."""
@@ -273,9 +273,9 @@ class Docs:
         self._files = StaticFiles(directory=folder) if there else None
 
     async def page(self, request: HTTPRequest) -> Response:
-        """This document for people, to read and to try."""
+        """Show this document as a page."""
         if self._files is None:
-            message = "this server has no page of its endpoints without Swagger UI: pip install 'stateroom[server]'"
+            message = "the documentation page needs Swagger UI: pip install 'stateroom[server]'"
             return starlette_response(error_response(501, "not_installed", message))
         return HTMLResponse(PAGE, headers=PAGE_HEADERS)
 
@@ -284,7 +284,7 @@ class Docs:
         if name == SCRIPT_NAME:
             return Response(SCRIPT, headers=PAGE_HEADERS, media_type="text/javascript")
         if self._files is None or name not in PAGE_FILES:
-            raise NotFound(f"there is nothing at /docs/{name}; the documentation is at /docs")
+            raise NotFound(f"unknown path /docs/{name}; the documentation is at /docs")
         response = await self._files.get_response(name, request.scope)
         response.headers.update(PAGE_HEADERS)
         return response

@@ -1,4 +1,4 @@
-"""Endpoints, each declared once: its path, what it takes and gives, and the function that answers.
+"""Endpoints, each declared once: its path, its input and output, and the function that answers.
 
 The OpenAPI document is made of these declarations too.
 """
@@ -128,7 +128,7 @@ class Operation:
         return _PARAMETER.sub(r"{\1}", self.path)
 
     def described_body(self) -> Any:
-        """What the document says of the body."""
+        """The type of the body, for the document."""
         return self.body if self.detail is None else self.detail()
 
     def under(

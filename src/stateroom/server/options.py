@@ -20,7 +20,7 @@ ServedEnvironments = Annotated[
     | type[Environment[Any, Any]]
     | Environment[Any, Any],
     Unchecked,
-    Field(description="Registered names, module:Class or path.py:Class."),
+    Field(description="Environments to serve: registered names, module:Class or path.py:Class."),
     Option(metavar="ENV...", stored=False),
 ]
 
@@ -38,18 +38,20 @@ class Key(NamedTuple):
 class Limits:
     """Limits of a server."""
 
-    max_body: Annotated[int, Field(ge=1, description="Bytes of a request's body.")] = 16 * 2**20
-    max_head: Annotated[int, Field(ge=1024, description="Bytes of a request's path and headers.")] = 32 * 2**10
+    max_body: Annotated[int, Field(ge=1, description="Maximum size of a request's body, in bytes.")] = 16 * 2**20
+    max_head: Annotated[int, Field(ge=1024, description="Maximum size of a request's path and headers, in bytes.")] = (
+        32 * 2**10
+    )
     max_state: MaxState = 64 * 2**20
     max_log: MaxLog = 2**30
-    max_sessions: Annotated[int, Field(ge=1, description="Live sessions.")] = 1_000_000
-    max_calls: Annotated[int, Field(ge=1, description="Requests in flight, per worker.")] = 1024
+    max_sessions: Annotated[int, Field(ge=1, description="Maximum number of live sessions.")] = 1_000_000
+    max_calls: Annotated[int, Field(ge=1, description="Maximum requests in flight, per worker.")] = 1024
     timeout: Timeout = 30.0
     receive_timeout: Annotated[
-        float, Field(ge=0.01, description="Seconds in which a request must arrive completely, from its first byte on.")
+        float, Field(ge=0.01, description="Seconds within which a request must arrive completely, from its first byte.")
     ] = 60.0
     send_timeout: Annotated[
-        float, Field(ge=0.01, description="Seconds after which a client that does not read its reply is dropped.")
+        float, Field(ge=0.01, description="Seconds after which the server drops a client that does not read its reply.")
     ] = 30.0
 
 
@@ -59,19 +61,19 @@ class ServingOptions:
 
     store: Annotated[
         str,
-        Field(description="The store's URL, such as sqlite:///rooms.db."),
+        Field(description="URL of the store, such as sqlite:///rooms.db."),
         Option(variable="STATEROOM_STORE"),
     ] = "sqlite:///stateroom.db"
-    ttl: Annotated[float, Field(ge=0.1, description="Seconds that a session lives after its last use.")] = WEEK
+    ttl: Annotated[float, Field(ge=0.1, description="Lifetime of a session after its last use, in seconds.")] = WEEK
     admin_token: Annotated[
         str | None,
-        Field(description="The bearer token of /admin; without one it answers on this machine only."),
+        Field(description="Bearer token for /admin; without one, /admin only answers on this machine."),
         Option(variable="STATEROOM_ADMIN_TOKEN", stored=False),
     ] = field(default=None, repr=False)
     model: Annotated[
         str | None,
         Field(
-            description="The model that answers in /threads: openai:NAME, responses:NAME@URL, chat:NAME@URL, local, "
+            description="Model that answers in /threads: openai:NAME, responses:NAME@URL, chat:NAME@URL, local, "
             "replay:FILE, module:Class, path.py:Class, or a policy of the environment."
         ),
         Option("-m"),
@@ -79,55 +81,55 @@ class ServingOptions:
     agent: Annotated[
         str | None,
         Field(
-            description="The model that runs whole episodes at /run, as in NeMo Gym's agent servers; one that a run "
-            "takes too."
+            description="Model that runs whole episodes at /run, as NeMo Gym's agent servers do; any model that "
+            "`stateroom run` accepts."
         ),
     ] = None
     record_tokens: Annotated[
         Exactness | None,
         Field(
-            description="The agent's answers have their exact tokens, as NeMo RL reads them from /run. A prompt that "
-            "does not begin with all tokens before it fails its episode (exact) or starts a new segment (split)."
+            description="Record the exact tokens of the agent's answers, as NeMo RL reads them from /run. A prompt "
+            "that does not continue the previous tokens fails its episode (exact) or starts a new segment (split)."
         ),
     ] = None
     api_key_env: Annotated[
         str | None,
         Field(
-            description="The environment variable with the key of the models' server; by default OPENAI_API_KEY for "
-            "OpenAI, and API_KEY_ with the host for others, such as API_KEY_MODELS_EXAMPLE."
+            description="Environment variable with the API key of the model server; by default OPENAI_API_KEY for "
+            "OpenAI, and API_KEY_ plus the host for others, such as API_KEY_MODELS_EXAMPLE."
         ),
         Option(stored=False),
     ] = None
     context_tokens: Annotated[
         int | None,
-        Field(ge=1, description="Tokens of a conversation that a model sees; the oldest are left out first."),
+        Field(ge=1, description="Maximum tokens of a conversation that a model sees; the oldest are dropped first."),
     ] = None
     access_log: Annotated[
         Literal["text", "json"] | None, Field(description="Write a line for each request to standard error.")
     ] = None
     extra_arguments: Annotated[
         Literal["refuse", "ignore"],
-        Field(description="What to do with arguments of a call that the tool does not have."),
+        Field(description="How to treat arguments that the tool does not have."),
     ] = "refuse"
     gym_compat: Annotated[
         bool,
         Field(
-            description="Allow what NeMo Gym's own servers allow: calls and verify without a session, a second seed "
-            "with the same cookie, extra arguments."
+            description="Allow what NeMo Gym's servers allow: calls and verify without a session, a second seed "
+            "with the same cookie, and extra arguments."
         ),
     ] = False
     choose_task: Annotated[
         bool,
         Field(
-            description="An MCP client that starts a session chooses its task: an example, or a row of its own. Else "
-            "it gets the first example."
+            description="Let an MCP client that starts a session choose its task: an example, or its own row. By "
+            "default it gets the first example."
         ),
     ] = False
 
 
 @options
 class ApplicationOptions(Limits, ServingOptions):
-    """All that a worker process needs to make its application."""
+    """Options that a worker process needs to create its application."""
 
     secrets: tuple[str, ...] = field(kw_only=False, repr=False)
     """Secrets of the tokens: the first signs, and tokens of the others stay valid."""
@@ -146,20 +148,20 @@ class ApplicationOptions(Limits, ServingOptions):
 
 @options
 class ListenOptions:
-    """Which environments are served, and where."""
+    """The environments to serve, and the address."""
 
     environments: ServedEnvironments = field(default=(), kw_only=False)
     env_args: Annotated[
         Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        Field(description="Arguments of the environment's constructor; from Python, a list with those of each."),
+        Field(description="Constructor arguments of the environment; from Python, a list with one mapping for each."),
         Option(flag="--env-arg", value=TypedText, example="difficulty=hard", stored=False),
     ] = field(default_factory=dict)
-    host: Annotated[str, Field(description="The address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535, description="The port; 0 takes a free one.")] = 8000
+    host: Annotated[str, Field(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535, description="Port to listen on; 0 chooses a free one.")] = 8000
     reload: Annotated[
         bool,
         Field(
-            description="Restart when source in the folder of an environment, or below it, changes; sessions stay in "
+            description="Restart when source files in or below the folder of an environment change; sessions stay in "
             "the store."
         ),
     ] = False
@@ -169,18 +171,18 @@ class ListenOptions:
 class ServeOptions(Limits, ServingOptions, ListenOptions):
     """The options of a server."""
 
-    workers: Annotated[int, Field(ge=1, description="Worker processes; each of them serves any session.")] = 1
+    workers: Annotated[int, Field(ge=1, description="Number of worker processes; each serves any session.")] = 1
     allow_host: Annotated[
         Sequence[str],
         Field(
-            description="A host name that the server answers to, besides localhost; with another host to listen on, it "
-            "answers to these names only."
+            description="Host name that the server answers to, besides localhost. If the server listens on another "
+            "host, it answers only to these names."
         ),
     ] = ()
     api_keys: Annotated[
         Path | None,
         Field(
-            description="A file of API keys, one per line: NAME SHA256 [sessions=N] [calls=N]. A client needs one to "
+            description="File of API keys, one per line: NAME SHA256 [sessions=N] [calls=N]. A client needs a key to "
             "create a session or a thread; N is its limit per minute."
         ),
     ] = None

@@ -96,7 +96,7 @@ class ApplicationFactory:
         return Application(self._environments(), self.options, extensions=self.extensions)
 
     def longest_call(self) -> float:
-        """Seconds that the slowest tool may take."""
+        """The longest timeout of a tool, in seconds."""
         tools = [tool for environment in self._environments() for tool in environment.tools.values()]
         return max([self.options.timeout, *(tool.procedure.timeout or 0.0 for tool in tools)])
 
@@ -105,7 +105,7 @@ class ApplicationFactory:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one."""
+    """Return a listening socket; port 0 chooses a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -114,7 +114,7 @@ def bind(host: str, port: int) -> socket.socket:
         listening.listen(MAX_BACKLOG)
     except (OSError, TypeError) as error:  # a TypeError: the name cannot be one
         listening.close()
-        reason = getattr(error, "strerror", None) or "this is no address"
+        reason = getattr(error, "strerror", None) or "invalid address"
         raise CannotListen(f"cannot listen on {host}:{port}: {reason}") from error
     return listening
 
@@ -124,7 +124,7 @@ def run_stdio(
 ) -> None:
     """Serve an environment's tools over MCP at standard input and output, in a new session, until the client leaves.
 
-    The client gets the task's prompt as the server's instructions. `announce` is told the session's id.
+    The client gets the task's prompt as the server's instructions. `announce` is called with the session's id.
     """
     try:
         from stateroom.server.mcp import serve_stdio  # noqa: PLC0415 - this imports the MCP SDK
@@ -147,7 +147,7 @@ def run_stdio(
 
 
 def _prompt(parameters: dict[str, Any]) -> str:
-    """What a task asks of the model, as a text."""
+    """A task's prompt, as a text."""
     messages = [text_of(item) for item in input_items(parameters.get("input") or "")]
     return "\n\n".join(text for text in (parameters.get("instructions") or "", *messages) if text)
 
@@ -160,10 +160,10 @@ def run(
     reload_folders: Sequence[Path] = (),
     exits: bool = True,
 ) -> None:
-    """Serve until a signal stops the server: calls in flight are finished, and new ones refused.
+    """Serve until a signal stops the server: calls in flight finish, and new ones are refused.
 
-    A worker is replaced when source in one of `reload_folders` changes. With `exits`, the process ends soon after,
-    whatever its threads still do.
+    A worker is replaced when source files in `reload_folders` change. With `exits`, the process ends soon after the
+    server, even if threads are still running.
     """
     log_to_stderr()
     longest = factory.longest_call()

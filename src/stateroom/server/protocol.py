@@ -143,7 +143,7 @@ class Protocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Respond in JSON, and hang up; earlier requests are answered first."""
         if not self._close_after_responses():
-            self._refuse(error_response(400, "bad_request", "this is not an HTTP request that can be understood"), 0.0)
+            self._refuse(error_response(400, "bad_request", "this is not a valid HTTP request"), 0.0)
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Answer what was asked: a client may close its own side of the connection and still read.
@@ -251,7 +251,7 @@ class Protocol(HttpToolsProtocol):
         for timer in (self.timeout_keep_alive_task, self._deadline, self._stalled):
             if timer is not None:
                 timer.cancel()
-        for cycle in self._earlier:  # only the newest request was told
+        for cycle in self._earlier:  # only the newest request knows it yet
             cycle.disconnected = not cycle.response_complete
             cycle.message_event.set()
 

@@ -47,13 +47,13 @@ SDK = ("mcp", "mcp_types")
 
 
 class Extension(Protocol):
-    """Pages and endpoints of another package, below one path. Each worker process gets a copy: it is plain data."""
+    """Pages and endpoints of another package, below one path. It is plain data: each worker process gets a copy."""
 
     path: ClassVar[str]
 
     @property
     def restricted(self) -> bool:
-        """Whether it refuses something to programs on this machine, so that the admin API must not allow that."""
+        """Whether it restricts programs on this machine, so the admin API must restrict them too."""
 
     def check_address(self, address: str) -> None:
         """Raise `DefinitionError` if it must not be served at an IP address."""
@@ -62,10 +62,10 @@ class Extension(Protocol):
         """Raise unless a request is from its operator."""
 
     def announce(self, root: str, say: Callable[[str], None]) -> None:
-        """Say where it is, once the server listens at a URL."""
+        """Announce its address, once the server listens at the URL `root`."""
 
     def app(self, services: Services, models: Mapping[str, ModelSource]) -> ExtensionApp:
-        """What answers below the path. `models` has the models that can act in environments, by their names."""
+        """The application below the path. `models` has the models that can act in environments, by name."""
 
 
 class ExtensionApp(Protocol):
@@ -130,8 +130,8 @@ class Routes:
 
     def _server_operations(self, docs: Docs) -> list[Operation]:
         operations = [
-            get("/", _ok, name="root", about="Whether the server runs."),
-            get("/health", _ok, name="health", about="Whether the process runs."),
+            get("/", _ok, name="root", about="Check that the server runs."),
+            get("/health", _ok, name="health", about="Check that the process runs."),
             get("/ready", self._ready, name="ready"),
             get("/metrics", self._metrics, name="metrics", admit=self._check_operator),
             get("/openapi.json", self._openapi, name="openapi", reply=dict[str, Any], admit=self._check_operator),
@@ -141,7 +141,7 @@ class Routes:
         return operations
 
     def _check_operator(self, request: HTTPRequest, **path: str) -> None:
-        """Refuse all but the operator, where nobody else is served."""
+        """Refuse all others, if the server is only for its operator."""
         if self.services.options.for_operator:
             for each in self.extensions:
                 each.check_operator(request)
@@ -190,21 +190,21 @@ class Routes:
         return next((start for start in self._prefixes if path == start or path.startswith(f"{start}/")), None)
 
     async def _ready(self, request: HTTPRequest) -> ProbeReply:
-        """Whether the server is ready: the store answers."""
+        """Check that the server is ready: the store answers."""
         if self.services.stopping.is_set():
             raise Busy("the server is stopping")
         await self.services.store.heads(limit=1)
         return ProbeReply()
 
     async def _metrics(self, request: HTTPRequest) -> PlainTextResponse:
-        """Metrics for Prometheus."""
+        """Read the metrics for Prometheus."""
         accept = request.headers.get(b"accept", b"")
         await self.services.count.refresh()
         text, content_type = self.services.metrics.exposition(accept, self.services.count.live)
         return PlainTextResponse(text, headers={"content-type": content_type.decode()})
 
     async def _openapi(self, request: HTTPRequest) -> Response:
-        """This document."""
+        """Read this document."""
         return Response(self._document, media_type="application/json")
 
     @cached_property
@@ -212,13 +212,13 @@ class Routes:
         return to_json(document(self.operations, [*self.services.environments.values()]))
 
     async def _unknown(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a path that nothing else answers: perhaps a tool that a model made up."""
+        """Answer an unknown path, perhaps a tool that a model made up."""
         environments, path = self._environments, unquote(scope["path"])
         start = self._prefix_of(path)
         if start == "/admin":
             check_admin(scope[REQUEST], self.services.options)
         if start is not None:
-            raise NotFound(f"there is nothing at {path}; {self._prefixes[start][1]}")
+            raise NotFound(f"unknown path {path}; {self._prefixes[start][1]}")
         if len(environments) == 1:
             [served], rest = environments.values(), path[1:]
         else:
@@ -226,7 +226,7 @@ class Routes:
             if name not in environments:
                 known = ", ".join(f"/{name}" for name in environments)
                 hint = f"environments are at {known}" if known else "this server has no endpoints for agents"
-                raise NotFound(f"there is nothing at {path}; {hint}")
+                raise NotFound(f"unknown path {path}; {hint}")
             served = environments[name]
         await starlette_response(await served.no_tool(scope[REQUEST], rest))(scope, receive, send)
 
@@ -280,7 +280,7 @@ class MCPEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.served.admit_mcp(scope[REQUEST])
         if self._server is None:
-            message = "this server cannot speak MCP without the mcp package, version 2: pip install 'stateroom[mcp]'"
+            message = "MCP needs version 2 of the mcp package: pip install 'stateroom[mcp]'"
             await starlette_response(error_response(501, "not_installed", message))(scope, receive, send)
             return
         await self._server(scope, receive, send)

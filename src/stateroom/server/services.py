@@ -26,7 +26,7 @@ class Services:
     count: SessionCount
     """The number of live sessions; set by `start`."""
     resources: AsyncExitStack
-    """What is closed when the server stops; set by `start`."""
+    """The resources to close when the server stops; set by `start`."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Services:
         if name not in self.session_environments:
             raise SessionError(
                 session,
-                f"session {session!r} is of {name}, which this server does not serve: here it can be read and "
-                f"deleted, and nothing else; start the server with {name} to change it",
+                f"session {session!r} belongs to the environment {name!r}, which this server does not serve, so you "
+                "can only read or delete it; to change it, start the server with that environment",
             )
         return self.session_environments[name]

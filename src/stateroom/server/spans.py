@@ -136,6 +136,6 @@ class TracedStore(WrappedStore):
                 return await work(*args, **kwargs)
             except Exception as error:
                 span.set_attribute("error.type", type(error).__name__)
-                if not isinstance(error, SessionError):  # a problem of the session is no fault of the store
+                if not isinstance(error, SessionError):  # a problem of the session is not a fault of the store
                     span.set_status(StatusCode.ERROR, str(error))
                 raise

@@ -23,11 +23,10 @@ from stateroom.state import to_json
 from stateroom.store import Head
 
 POLL_SECONDS = 0.25
-"""Seconds between two reads of the store: other processes write to it, and do not tell."""
+"""Seconds between two reads of the store, to which other processes write."""
 
 MAX_NEWEST_SESSIONS = 200
-"""Sessions that are looked at to find new and changed ones; if more come between two reads, the client is told to list
-them."""
+"""Sessions checked for news at a read; if more came since the last one, the client must list them."""
 
 MAX_KEPT_BYTES = 4 << 20
 """Bytes of new entries that are kept for the streams of a session; one that is further behind reads them again."""
@@ -88,7 +87,7 @@ def _read_newest(cursor: str, name: str) -> tuple[float, str]:
     try:
         return api.read_cursor(cursor, tuple[float, str])
     except InvalidArguments:
-        raise wrong_field(name, f"has no position of an event after {NEW}:") from None
+        raise wrong_field(name, f"should have the position of an event after {NEW}:") from None
 
 
 class NewEntries:
@@ -148,7 +147,7 @@ class FollowedSessions:
             return self._newest
 
     async def follow(self, session: str) -> NewEntries:
-        """What is new in a session, for as long as somebody holds it."""
+        """The new entries of a session, for as long as a stream uses them."""
         known = self._followed.get(session)
         if known is None:
             revision = (await self._services.store.head(session)).revision

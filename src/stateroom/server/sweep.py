@@ -68,7 +68,7 @@ class SessionCount:
         if self.live + number > self.limit and self.now() - self._counted > RECOUNT_SECONDS:
             await self.update()
         if self.live + number > self.limit:
-            raise Busy(f"{self.limit:,} sessions are live, as many as this server takes; try again later")
+            raise Busy(f"the server has reached its limit of {self.limit:,} live sessions; try again later")
         self.live += number
         self._pending += number
         self._changes += 1

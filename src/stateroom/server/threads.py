@@ -30,7 +30,7 @@ from stateroom.server.tokens import Signer
 from stateroom.state import to_json
 
 PURPOSE = "/threads"
-"""What thread tokens are signed for. No environment has this name, so a session's token is not valid here."""
+"""The purpose of thread tokens. No environment has this name, so a session's token is not valid here."""
 
 
 # Parameters.
@@ -122,7 +122,7 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     """Why it is incomplete."""
     question: str | None
-    """The question that it waits to have answered."""
+    """The question that waits for an answer."""
     usage: dict[str, Any] | None
     """The number of tokens, as far as the model reports it."""
 
@@ -188,18 +188,18 @@ class ThreadsAPI:
         """The client of the thread in the path, which has the thread's token."""
         given = bearer_token(request.headers)
         if given is None:
-            raise Unauthorized("there is no bearer token: send the thread's token as Authorization: Bearer TOKEN")
+            raise Unauthorized("missing bearer token; send the thread's token as Authorization: Bearer TOKEN")
         subject, token = self.signer.read(given)
         environment, _, known = subject.partition("/")
         if known != thread:
-            raise Unauthorized("this is the token of another thread")
+            raise Unauthorized("this token belongs to another thread")
         self.services.keys.admit(request, token)
         return Caller(thread, self._served(environment))
 
     def _admit_newcomer(self, request: HTTPRequest) -> None:
         if any(served.cookies.missing(request) for served in self.services.environments.values()):
             # A model's calls have its session's cookie, and it must not get more.
-            raise Contradiction("this client has a session already: send no cookie to create a thread")
+            raise Contradiction("this client already has a session; to create a thread, send no cookie")
         self.services.keys.admit(request, None)
 
     def _admit_operator(self, request: HTTPRequest) -> None:
@@ -209,7 +209,7 @@ class ThreadsAPI:
         served = self.services.session_environments.get(environment)
         if served is None or served.stateless:
             known = ", ".join(one.name for one in self._environments())
-            problem = f"there are no threads of {environment!r:.200} here; there are of: {known}"
+            problem = f"the environment {environment!r:.200} cannot have threads here; choose from {known}"
             raise wrong_field("environment", problem)
         return served
 
@@ -221,10 +221,10 @@ class ThreadsAPI:
     # All threads.
 
     async def create(self, request: HTTPRequest, body: NewThread) -> ThreadReply:
-        """Create a thread: a conversation that the server keeps.
+        """Create a thread: a conversation that the server stores.
 
-        By default it has no tools; with an `environment` its tools act in it, on a state of the thread's own. All other
-        requests need the `token` of the reply, as a bearer token.
+        By default it has no tools; with an `environment`, its tools act on the thread's state. All other requests need
+        the `token` from the reply, as a bearer token.
         """
         served = self._served(body.environment)
         async with served.creating(request):
@@ -234,7 +234,7 @@ class ThreadsAPI:
         return self._reply(made, request)
 
     async def list_threads(self, request: HTTPRequest, query: ThreadList) -> ThreadPageReply:
-        """Threads, the newest first, for the operator of the server."""
+        """List threads, newest first, for the operator of the server."""
         after = None if query.cursor is None else api.read_cursor(query.cursor, tuple[float, str])
         threads = Threads(self._served(query.environment).sessions)
         page = await threads.list(query.user, after=after, limit=query.limit)
@@ -244,11 +244,11 @@ class ThreadsAPI:
     # One thread.
 
     async def show(self, request: HTTPRequest, caller: Caller, query: api.Nothing) -> ThreadReply:
-        """The thread, with a new token."""
+        """Read the thread, with a fresh token."""
         return self._reply(await caller.threads.get(caller.thread), request)
 
     async def items(self, caller: Caller, query: ThreadPart) -> ItemPage:
-        """The conversation."""
+        """Read the conversation."""
         return await caller.threads.items(caller.thread, after=query.after, limit=query.limit)
 
     async def messages(self, caller: Caller, body: ThreadMessage) -> api.AgentReply:
@@ -259,9 +259,9 @@ class ThreadsAPI:
     async def run(self, request: HTTPRequest, caller: Caller, body: api.Nothing) -> ThreadRun | api.EventStream:
         """Let the server's model answer the new messages.
 
-        With `Accept: text/event-stream` each item is an event as it comes, and the last event, `end`, has the rest;
-        `error` is the last event of a run that fails later. The run goes on when the client disconnects. While a thread
-        runs, another run gets 503.
+        With `Accept: text/event-stream`, each item is sent as an event, and the last event, `end`, has the rest of the
+        reply; if the run fails after its first item, the last event is `error`. The run continues when the client
+        disconnects. While a thread runs, another run gets 503.
         """
         served = caller.served
         agent = agent_for(self.services, self.models, served.name, caller.thread)
@@ -286,7 +286,7 @@ class ThreadsAPI:
         return ThreadRun.of(done, output=done.output)
 
     async def fork(self, request: HTTPRequest, caller: Caller, body: ThreadFork) -> ThreadReply:
-        """A new thread that continues this one, from its end or from a revision."""
+        """Create a thread that continues this one, from its end or from a revision."""
         async with caller.served.creating(request):
             made = await caller.threads.fork(caller.thread, body.at)
         return self._reply(made, request)
@@ -312,7 +312,7 @@ async def run_events(run: Callable[[OnItems], Awaitable[bytes]], what: str) -> a
     queue: asyncio.Queue[ServerSentEvent | None] = asyncio.Queue()
     started = False
 
-    async def tell(items: Sequence[Item]) -> None:
+    async def send(items: Sequence[Item]) -> None:
         nonlocal started
         started = True
         for item in items:
@@ -320,7 +320,7 @@ async def run_events(run: Callable[[OnItems], Awaitable[bytes]], what: str) -> a
 
     async def work() -> None:
         try:
-            queue.put_nowait(api.event("end", await run(tell)))
+            queue.put_nowait(api.event("end", await run(send)))
         except Exception as error:
             if not started:
                 raise

@@ -45,7 +45,7 @@ size of one."""
 class Signer:
     """Makes and reads the tokens of one environment. The first secret signs; tokens of the others stay valid.
 
-    A token lives a day longer than a session that is not used, so that the session itself says that it has expired. A
+    A token lives a day longer than an unused session, so that the client learns that the session has expired. A
     token that is half a day old, or that an older secret signed, is renewed with the next response.
     """
 
@@ -86,16 +86,16 @@ class Signer:
         text, _, signature = token.rpartition(b".")
         key = next((key for key in keys if compare_digest(_mac(key, text).encode(), signature)), None)
         if key is None:
-            raise Unauthorized("this session token was not made here: seed a session, and use the token it gives")
+            raise Unauthorized("invalid session token; seed a session, and send the token from the reply")
         subject, _, rest = text.decode().rpartition(".")
         issued, _, name = rest.partition("-")
         age = self.now() - int(issued, 16)
         if age > self.life:
-            raise Unauthorized("this session token is out of date: seed a new session")
+            raise Unauthorized("this session token has expired; seed a new session")
         return subject, name, age, key
 
     def seed_key(self, subject: str) -> str:
-        """What the client that seeded a session needs to seed it again; it does not follow from the token."""
+        """The key with which a client can seed its session again; it does not follow from the token."""
         return _mac(self._seed_keys[0], subject.encode())
 
     def is_seed_key(self, subject: str, given: str) -> bool:
@@ -143,7 +143,7 @@ class SessionCookies:
         """Verified tokens by the request's `Cookie` header, and whether its client uses TLS."""
 
     def read(self, request: HTTPRequest) -> VerifiedToken | None:
-        """The token in a request's cookie, which goes back with the response; None if there is no cookie.
+        """The token in a request's cookie, which goes back with the response; None without a cookie.
 
         Raises `Unauthorized` if the token is not valid.
         """
@@ -202,7 +202,7 @@ def issued_at(token: bytes) -> float:
 
 
 def find_secrets() -> tuple[Sequence[str], str]:
-    """The secrets to sign with, and their origin: the environment variable, or a file that is made on first use."""
+    """Return the signing secrets and their origin: the environment variable, or a file created on first use."""
     given = [secret.strip() for secret in os.environ.get(VARIABLE, "").split(",") if secret.strip()]
     if given:
         return check_secrets(given, VARIABLE), VARIABLE
@@ -210,27 +210,25 @@ def find_secrets() -> tuple[Sequence[str], str]:
     try:
         return check_secrets(_from_file(path), str(path)), str(path)
     except OSError as error:
-        raise CannotWrite(f"no secret to sign with: cannot use {path}: {error.strerror}; set {VARIABLE}") from error
+        raise CannotWrite(f"cannot read or create the secret {path}: {error.strerror}; set {VARIABLE}") from error
 
 
 def check_secrets(secrets: Sequence[str], origin: str = "the secrets to sign with") -> Sequence[str]:
     """Return the secrets, or raise if there is none or one is too short; `origin` names them in the error."""
     if not secrets or any(len(secret) < MIN_SECRET_CHARACTERS for secret in secrets):
         raise DefinitionError(
-            f"{origin}: a secret must have {MIN_SECRET_CHARACTERS} characters or more; "
-            "make one with: openssl rand -hex 32"
+            f"{origin}: a secret must have at least {MIN_SECRET_CHARACTERS} characters; "
+            "create one with: openssl rand -hex 32"
         )
     return secrets
 
 
 def secret_file() -> Path:
-    """The file with the secret that is made on first use, in the user's data folder."""
+    """The file with the secret that is created on first use, in the user's data folder."""
     try:
         data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     except RuntimeError as error:
-        raise CannotWrite(
-            f"no secret to sign with: this user has no home folder to keep one in; set {VARIABLE}"
-        ) from error
+        raise CannotWrite(f"this user has no home folder to store a secret in; set {VARIABLE}") from error
     return Path(data) / "stateroom" / "secret"
 
 
@@ -248,6 +246,6 @@ def _from_file(path: Path) -> list[str]:
         finally:
             draft.unlink()
     if path.stat().st_mode & 0o077:
-        raise DefinitionError(f"{path} can be read by others: chmod 600 it, or remove it and start again")
+        raise DefinitionError(f"other users can read {path}; run chmod 600 on it, or remove it and start again")
     text = path.read_text("utf-8", "surrogateescape")
     return [line.strip() for line in text.splitlines() if line.strip()]

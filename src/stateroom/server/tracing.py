@@ -55,8 +55,8 @@ def _exporter(name: str) -> Any:
     for point in entry_points(group=EXPORTERS, name=name):
         return point.load()
     logger.warning(
-        "no traces: there is no exporter named %r, there are: %s; "
-        "pip install 'stateroom[tracing]' brings console, and otlp by http/protobuf",
+        "no traces: unknown exporter %r; installed: %s; "
+        "pip install 'stateroom[tracing]' adds console, and otlp by http/protobuf",
         name,
         ", ".join(sorted(entry_points(group=EXPORTERS).names)) or "none",
     )

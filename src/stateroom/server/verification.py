@@ -46,9 +46,9 @@ class VerdictAPI:
     async def verify(self, request: HTTPRequest) -> HTTPResponse:
         """Verify the episode.
 
-        The body is the task row, and the model's output as `response`. The reply has the fields of the verdict, each
-        part of the reward also as a number of its own, and of the row `responses_create_params` and `response`. The
-        verdict seals the session: nothing can be changed any more, and to verify it again gives the same verdict.
+        The body is the task row, with the model's output as `response`. The reply has the fields of the verdict, with
+        each part of the reward as a separate number, and `responses_create_params` and `response` from the row. The
+        verdict seals the session: it cannot be changed any more, and verifying it again returns the same verdict.
         """
         subject = self.environment.subject_of(request, optional=self._reads_only_the_response)
         body = request.json()
@@ -106,7 +106,7 @@ class VerdictAPI:
         return reads_only_the_response(environment) and not looked_back
 
     async def aggregate_metrics(self, request: HTTPRequest) -> HTTPResponse:
-        """Metrics of many episodes, over all and by task."""
+        """Aggregate the metrics of many episodes, overall and by task."""
         self.environment.token_of(request)
         rows = request.json().get("verify_responses")
         if not isinstance(rows, list) or not all(
@@ -115,7 +115,7 @@ class VerdictAPI:
             and type(row.get("_ng_rollout_index", 0)) is int
             for row in rows
         ):
-            message = "should be a list of verify replies, each with its _ng_task_index; indices are whole numbers"
+            message = "should be a list of verify replies, each with an _ng_task_index that is a whole number"
             raise wrong_field("verify_responses", message)
         try:
             if not all("reward" in numbers(row) for row in rows if isinstance(row.get("reward"), int | float)):
@@ -123,10 +123,10 @@ class VerdictAPI:
             given = self.environment.environment.task_type.model_fields  # which the rows of an agent repeat
             return json_response(await asyncio.to_thread(aggregate, rows, given=given))
         except (ArithmeticError, ValueError, AttributeError):  # raised by `statistics`
-            message = "the numbers should be finite, and not so large that their sum is not"
+            message = "the numbers and their sums should be finite"
             raise wrong_field("verify_responses", message) from None
 
     async def reverify_mode(self, request: HTTPRequest) -> HTTPResponse:
-        """Whether an episode can be verified again from its row alone."""
+        """Check whether an episode can be verified again from its row alone."""
         mode: ReverifyMode = "stateless" if self._reads_only_the_response else "unsupported"
         return json_response(mode)

@@ -30,7 +30,7 @@ NOT_OF_TASK = frozenset({"response", "responses_create_params", "agent_ref", "re
 body = with_config(extra="allow", use_attribute_docstrings=True)
 
 Name = Annotated[
-    str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS, description="The client's own name for the session.")
+    str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS, description="The client's name for the session.")
 ]
 
 
@@ -43,13 +43,13 @@ class CallHeaders(BaseModel):
         Field(
             alias="Idempotency-Key",
             pattern="^[!-~]+$",
-            description="The request's id. The same id again gives the recorded result, and runs nothing.",
+            description="Id of the request. Sending the same id again returns the recorded result, and runs nothing.",
         ),
     ] = None
 
 
 class ReplyHeaders(CallHeaders):
-    key: Annotated[str, Field(alias="Idempotency-Key", pattern="^[!-~]+$", description="The message's id.")]
+    key: Annotated[str, Field(alias="Idempotency-Key", pattern="^[!-~]+$", description="Id of the message.")]
 
 
 class SeedHeaders(BaseModel):
@@ -58,7 +58,7 @@ class SeedHeaders(BaseModel):
         Field(
             alias="Stateroom-Seed",
             pattern="^[0-9]{1,18}$",
-            description="The session's random seed; by default a random number.",
+            description="Random seed of the session; by default a random number.",
         ),
     ] = None
     start: Annotated[
@@ -67,7 +67,7 @@ class SeedHeaders(BaseModel):
             alias="Stateroom-Began",
             ge=0,
             le=MAX_START_SECONDS,
-            description="When the session's clock starts, in seconds since 1970; by default now.",
+            description="Start of the session's clock, in seconds since 1970; by default now.",
         ),
     ] = None
     name: Annotated[
@@ -75,7 +75,7 @@ class SeedHeaders(BaseModel):
         Field(
             alias="Stateroom-Session",
             pattern=f"^[!-~]{{1,{MAX_NAME_CHARACTERS}}}$",
-            description="A name for the session, as `resources_session_id` is one.",
+            description="Name of the session, like `resources_session_id`.",
         ),
     ] = None
 
@@ -113,7 +113,7 @@ class MCPAddress(msgspec.Struct, frozen=True):
 
 
 class Hooks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an environment does besides its tools; without a field it does not."""
+    """Optional features of an environment; a missing field means that it lacks the feature."""
 
     replies: bool = False
     """The environment's user answers the agent's messages: post each to `reply`."""
@@ -187,7 +187,7 @@ class VerifyFields(TypedDict):
 
 @body
 class VerifyReply(TypedDict):
-    """The reward, its parts, and other numbers and facts from the verifier; and what the model was asked and said."""
+    """The reward, its parts, and other numbers and facts from the verifier; and the model's request and response."""
 
     reward: float
 
@@ -240,7 +240,7 @@ class ResetReply(msgspec.Struct, frozen=True):
 class StepBody(TypedDict):
     response: ResponseObject
     _ng_step_request_id: NotRequired[str | int]
-    """The same id again gives the recorded results."""
+    """Sending the same id again returns the recorded results."""
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
@@ -265,7 +265,7 @@ class StepReply(msgspec.Struct, frozen=True):
 
 @body
 class RunReply(TypedDict):
-    """The row of an episode: the request's own keys, what the agent said, and the fields of the verdict."""
+    """The row of an episode: the request's keys, the agent's response, and the fields of the verdict."""
 
     response: NotRequired[ResponseObject]
     reward: NotRequired[float]
@@ -312,7 +312,7 @@ def name_and_row(request: HTTPRequest, body: dict[str, Any]) -> tuple[str | None
     name = checked_session_name(name)
     row = body.get("task_data", {key: value for key, value in body.items() if key != "resources_session_id"})
     if not isinstance(row, dict):
-        raise wrong_field("task_data", "should be the task row, an object")
+        raise wrong_field("task_data", "should be an object: the task row")
     if is_typed_seed(body):
         row = {**row, **{f"_ng_{field}": body[field] for field in ("episode_id", "task_id") if field in body}}
     return name, row
@@ -334,13 +334,13 @@ def seed_and_start(request: HTTPRequest) -> tuple[int | None, float | None]:
     """The session's random seed and the time at which its clock starts, as our own runner sets them in headers."""
     seed, start = request.headers.get(b"stateroom-seed"), request.headers.get(b"stateroom-began")
     if seed is not None and (not seed.isdigit() or len(seed) > 20):
-        raise BadTask("the header Stateroom-Seed: should be a whole number")
+        raise BadTask("the header Stateroom-Seed should be a whole number")
     try:
         began = None if start is None else float(start)
     except ValueError:
         began = -1.0
     if began is not None and not 0 <= began <= MAX_START_SECONDS:
-        raise BadTask("the header Stateroom-Began: should be seconds since 1970")
+        raise BadTask("the header Stateroom-Began should be seconds since 1970")
     return None if seed is None else int(seed), began
 
 
@@ -352,7 +352,7 @@ def task_fields(body: dict[str, Any]) -> dict[str, Any]:
 # The Responses object in a request, checked before an author's verifier sees it.
 
 
-CONTENT = "the content of a message should be a text, or a list of parts with a text each"
+CONTENT = "the content of a message should be a text, or a list of parts that each have a text"
 
 
 def checked_response(body: dict[str, Any]) -> dict[str, Any]:
@@ -378,7 +378,7 @@ def _check_call(call: dict[str, Any]) -> None:
         raise wrong_field("response.output", "a function_call should have a call_id and a name")
     arguments = call.get("arguments")
     if arguments is not None and not isinstance(arguments, str):
-        raise wrong_field("response.output", "the arguments of a function_call should be JSON as a text")
+        raise wrong_field("response.output", "the arguments of a function_call should be a text with JSON")
 
 
 def calls_of(response: dict[str, Any]) -> list[dict[str, Any]]:

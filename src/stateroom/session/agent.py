@@ -1,4 +1,4 @@
-"""The agent's part of a session: what was said in it, and the agent's status. Both are in the session's log."""
+"""The agent's part of a session: its conversation and status. Both are in the session's log."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stateroom.session.reader import StateAt
 from stateroom.state import to_json
 
 Entered = tuple[dict[str, Any], AgentStatus]
-"""What an entry says, and the agent's status after it."""
+"""The facts of an entry, and the agent's status after it."""
 
 
 class SessionAgent:
-    """Keeps an agent's conversation and status in a session's log. Forks and rewinds have them too, as they were."""
+    """Keeps an agent's conversation and status in a session's log. Forks and rewinds restore them too."""
 
     def __init__(self, opened: OpenSession) -> None:
         self._open = opened
@@ -32,7 +32,9 @@ class SessionAgent:
         """The agent's status, as far as this process knows."""
         if not self._cached.knows_progress:
             session = self._cached.head.id
-            raise SessionError(session, f"session {session!r} is not loaded; call `await session.agent.load()`")
+            raise SessionError(
+                session, f"the agent's status in session {session!r} is not loaded; call `await session.agent.load()`"
+            )
         return self._cached.progress.agent
 
     async def load(self) -> AgentStatus:
@@ -42,18 +44,17 @@ class SessionAgent:
         return self.status
 
     async def refresh(self) -> None:
-        """Load what other processes have done: they may have continued the agent's work."""
+        """Load the newest status: other processes may have continued the agent."""
         await self._open.refresh(include_closed=True)
 
     async def say(
         self, update: Update, *, after: AgentStatus | None = None, call_id: str | None = None, **changes: Any
     ) -> AgentStatus:
-        """Add to the conversation, with the lifecycle's events that come with it; gives the agent's status then.
+        """Add to the conversation, and apply the update's lifecycle events; returns the agent's new status.
 
-        `after` is the status that the update follows from: if it is another by now, another process has continued the
-        agent's work, and `Conflict` is raised. Under one `call_id` only the first update is added. `changes` are those
-        of the status that do not follow from the update.
-        Raises `InvalidMove` if the lifecycle does not allow it, and then nothing was added.
+        `after` is the status that the update follows from: if it has changed, another process has continued the agent,
+        and `Conflict` is raised. With a `call_id`, only the first update is added. `changes` are further changes of
+        the status. Raises `InvalidMove`, and adds nothing, if the lifecycle does not allow the events.
         """
         lifecycle = self._open.environment.lifecycle
         if update.user is not None:
@@ -66,7 +67,7 @@ class SessionAgent:
         return await self._enter("message", enter, call_id=call_id)
 
     async def compact(self, window: dict[str, Any], *, after: AgentStatus | None = None) -> AgentStatus:
-        """Let the model's view of the conversation start from these items. All that was said stays in the log."""
+        """Start the model's view of the conversation from this window. The log keeps the whole conversation."""
 
         def enter(status: AgentStatus, revision: int) -> Entered:
             self._ensure_status(status, after)
@@ -75,24 +76,24 @@ class SessionAgent:
         return await self._enter("compaction", enter)
 
     async def move(self, event: str, reason: str | None = None) -> AgentStatus:
-        """Apply an event of the agent's lifecycle; `InvalidMove` if it leads nowhere from the current phase."""
+        """Apply an event of the agent's lifecycle. Raises `InvalidMove` if the current phase does not allow it."""
         return await self.say(Update([], "agent", (event,), reason=reason))
 
     async def answer(
         self, given: Any, *, user: str | None = None, by: str | None = None, to: int | None = None
     ) -> AgentStatus:
-        """Answer an agent that waits for input: a text, or JSON data. The next process that runs it continues with it.
+        """Answer an agent that waits for input, with a text or JSON data. The next process that runs it continues.
 
-        A tool that asked is given it when it runs again, a model that asked reads it as its call's result, and
-        otherwise it is the user's next message. `user` is the user who answers, if there are several, and `by` the
-        person who does it by hand, for the log. `to` is the status's `said` when the agent asked: if more was said
+        A tool that asked gets the answer when it runs again, a model that asked reads it as its call's result, and
+        otherwise it becomes the user's next message. `user` names the user who answers, if there are several, and `by`
+        the person who does so by hand, for the log. `to` is the status's `said` when the agent asked: if more was said
         since, another person has answered, and `Conflict` is raised.
         """
         await self._open.refresh()
         status = self.status
         if to is not None and status.said != to:
             head = self._cached.head
-            raise Conflict(head.id, head.revision, f"the question of session {head.id!r} has been answered already")
+            raise Conflict(head.id, head.revision, f"the question in session {head.id!r} was already answered")
         if status.asking is not None:
             inputs: dict[str, Any] = {"asking": status.asking, "inputs": (*status.inputs, given)}
             return await self.say(Update([], "user", ("input_received",), person=by, user=user), after=status, **inputs)
@@ -105,10 +106,10 @@ class SessionAgent:
         return await self.say(Update([item], "user", ("input_received",), person=by, user=user), after=status)
 
     async def cancel(self, reason: str = "", *, by: str | None = None) -> AgentStatus:
-        """End the agent's work, whatever it is doing; calls that have no result get one that says so.
+        """Cancel the agent's work; open calls get a result that says so.
 
-        A call that is under way runs to its end, and its effect stays. The process that runs the agent loses the
-        session's lease, and finds out before the agent's next step.
+        A running call finishes, and its effect stays. The process that runs the agent loses the session's lease, and
+        stops before the agent's next step.
         """
         lifecycle = self._open.environment.lifecycle
 
@@ -121,9 +122,9 @@ class SessionAgent:
         return await self._enter("message", enter, breaks_lease=True)
 
     async def said(self, since: int = 0) -> list[LogEntry]:
-        """What was said on the way to the current status, in order, from a revision on: messages and compactions.
+        """Return the messages and compactions that led to the current status, in order, from a revision on.
 
-        What a rewind has undone is not among it. Raises `UnknownRevision` if some of it was pruned.
+        Leaves out what a rewind has undone. Raises `UnknownRevision` if a part was pruned.
         """
         await self._open.refresh(include_closed=True)
         head = self._cached.head
@@ -131,13 +132,13 @@ class SessionAgent:
         return await history.line(head.id, head.revision, after=max(since - 1, 0), kinds=SPOKEN)
 
     async def response(self) -> dict[str, Any] | None:
-        """All that was said as a Responses object, for a verifier; None if nothing was said."""
+        """Return the conversation as a Responses object, for a verifier; None if it is empty."""
         return response_of(await self.said()) if self._cached.progress.agent.said else None
 
     def _ensure_status(self, status: AgentStatus, expected: AgentStatus | None) -> None:
         if expected is not None and status != expected:
             head = self._cached.head
-            message = f"another process has continued the agent's work in session {head.id!r}"
+            message = f"another process has already continued the agent in session {head.id!r}"
             raise Conflict(head.id, head.revision, message)
 
     async def _enter(
@@ -166,7 +167,7 @@ class SessionAgent:
             try:
                 step = cached.prepare(kind, {**facts, "agent": status.plain()}, after=after, call_id=call_id)
             except UNSTORABLE as error:
-                raise SessionError(cached.head.id, f"what was said cannot be stored: {error}") from error
+                raise SessionError(cached.head.id, f"the message cannot be stored: {error}") from error
             try:
                 await append_or_retry(cached, step)
             except DuplicateCall:
@@ -178,7 +179,7 @@ class SessionAgent:
 
 
 class AgentInMemory:
-    """The same for an episode whose session is kept elsewhere, or not at all."""
+    """An agent's log in memory, for an episode whose session is stored elsewhere, or not at all."""
 
     def __init__(self, lifecycle: Lifecycle = STANDARD) -> None:
         self.status = AgentStatus()
@@ -186,7 +187,7 @@ class AgentInMemory:
         self._entries: list[LogEntry] = []
 
     async def refresh(self) -> None:
-        """Nothing: no other process knows of it."""
+        """Return the status; no other process can change it."""
 
     async def load(self) -> AgentStatus:
         return self.status
@@ -213,7 +214,7 @@ class AgentInMemory:
 
     def _add(self, kind: str, facts: dict[str, Any], status: AgentStatus, expected: AgentStatus | None) -> AgentStatus:
         if expected is not None and expected != self.status:
-            raise Conflict("", len(self._entries), "another task has continued the agent's work")
+            raise Conflict("", len(self._entries), "another task has already continued the agent")
         self._entries.append(LogEntry(len(self._entries) + 1, kind, 0.0, None, facts))
         self.status = status
         return status

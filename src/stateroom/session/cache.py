@@ -1,4 +1,4 @@
-"""The open sessions of a process: which are kept in memory, and what each use of one begins with."""
+"""The open sessions of a process: keeping them in memory, and refreshing them on each use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stateroom.store import Head
 
 
 class OpenSession:
-    """A session that is used in this process: what is known of it here, and what it shares with the other sessions."""
+    """A session in use by this process: its cached data, and the data that it shares with other sessions."""
 
     def __init__(self, cache: SessionCache, cached: CachedSession) -> None:
         self.cache = cache
@@ -32,7 +32,7 @@ class OpenSession:
         return self.runtime.task_of(self.cached.seeded, self.cached.verdict_facts)
 
     async def look(self, *, include_closed: bool = True) -> Head:
-        """The newest head of the session, if it may be used, with its life renewed; the state stays as it is here."""
+        """Return the newest head of a usable session, and renew its expiry; does not load the state."""
         cached, runtime = self.cached, self.runtime
         fresh = cached.is_fresh and cached.head.expires > runtime.now()  # others may have renewed it
         head = cached.head if fresh else await runtime.store.head(cached.head.id)
@@ -43,7 +43,7 @@ class OpenSession:
         return await runtime.renewed(head)
 
     async def refresh(self, *, include_closed: bool = False, load_state: bool = True) -> None:
-        """Bring the session up to date, if it may be used, and renew its life.
+        """Bring a usable session up to date, and renew its expiry.
 
         Its newest state is loaded then, if `load_state`; without, the caller has the session's lock.
         """
@@ -61,12 +61,12 @@ class OpenSession:
         return cached.head.closed or cached.verdict_facts is not None or cached.head.expires <= self.runtime.now()
 
     async def ensure_changeable(self) -> None:
-        """Raise if the session that seems over is; another process may have renewed its life."""
+        """Raise if the session has ended; another process may have renewed its expiry."""
         await self.refresh()
         self.cached.ensure_unsealed()
 
     async def views(self, names: frozenset[str], user: str | None = None) -> dict[str, View]:
-        """What the session shares, by name; `user` is whose state it is, by default that of the task's user."""
+        """The shared states of the session, by name; `user` is by default the task's user."""
         return await self.cache.shared.views(self.cached, names, user)
 
     def resources(self) -> SessionResources:
@@ -74,7 +74,7 @@ class OpenSession:
         return self.cache.resources_of(self.cached)
 
     async def reload_tampered(self) -> None:
-        """Read again what an author's code may have tampered with."""
+        """Reload the data that an author's code may have tampered with."""
         await self.cache.reload_tampered(self.cached)
 
 
@@ -89,12 +89,12 @@ class SessionCache:
         self.resources = ResourceManager(environment.resources, runtime.store, runtime.runner, limits.max_state)
         external = any(tool.effect == "external" for tool in environment.tools.values())
         self.reaches_outside = self.resources.restarts or external
-        """Whether a call may have effects that no store knows of."""
+        """Whether a call may have effects outside the store."""
         self.sessions: OrderedDict[str, CachedSession] = OrderedDict()
-        """By id, the one used last at the end."""
+        """The sessions by id, in the order of their last use."""
 
     def add(self, cached: CachedSession) -> OpenSession:
-        """Keep a session in memory, as the one that was used last; another may be dropped for it."""
+        """Keep a session in memory, as the most recently used; another may be dropped for it."""
         self.sessions[cached.head.id] = cached
         self.sessions.move_to_end(cached.head.id)
         if len(self.sessions) > self.runtime.limits.hot:
@@ -102,7 +102,7 @@ class SessionCache:
         return OpenSession(self, cached)
 
     def drop(self, session_id: str) -> None:
-        """Keep nothing of a session in memory: the next use reads it from the store."""
+        """Drop a session from memory: the next use reads it from the store."""
         cached = self.sessions.pop(session_id, None)
         if cached is not None and cached.resources:
             self.resources.own(self._stop_resources(cached))
@@ -129,13 +129,13 @@ class SessionCache:
         return cached.resources
 
     async def _stop_resources(self, cached: CachedSession) -> None:
-        """Stop a session's resources as soon as nobody uses them, unless the session is in memory again."""
+        """Stop a session's resources when they are not in use, unless the session is in memory again."""
         async with cached.lock:
             if cached.resources and self.sessions.get(cached.head.id) is not cached:
                 await cached.resources.stop()
 
     async def reload_tampered(self, *tampered: CachedSession) -> None:
-        """Read again what an author's code may have tampered with: these, and all that share states with others."""
+        """Reload the data that an author's code may have tampered with: these sessions, and all that share states."""
         forks = [other.head for other in self.sessions.values() if other.head.parent is not None]
         related = {*(one.head.id for one in tampered), *(head.id for head in forks), *(head.parent for head in forks)}
         if self.runtime.environment.world_function is not None:  # all may share the world

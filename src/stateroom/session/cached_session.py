@@ -1,4 +1,4 @@
-"""An open session as one process has it: its newest state, and all that a commit needs in one round trip."""
+"""A session as one process caches it: its newest state, and all that a commit needs in one round trip."""
 
 from __future__ import annotations
 
@@ -52,30 +52,30 @@ MAX_ANCESTORS = 16
 
 
 SMALL_STATE_BYTES = 64 * 1024
-"""A state of no more bytes than this, with the changes that lead to it, is read at once when a session goes back."""
+"""Up to this size, a state with the changes that lead to it is read at once when a session goes back."""
 
 LOG_IS_FULL = (
-    "it can be read, verified, forked and closed, and goes on when its past is pruned (`stateroom store prune`)"
+    "you can still read, verify, fork and close the session; to continue, prune its past (`stateroom store prune`)"
 )
 
 MAX_READS = 8
-"""Reads of one session that run at once; all sessions share the memory and the threads."""
+"""Concurrent reads of one session; all sessions share the memory and the threads."""
 
 OWN_CALL_ID = "\n"
-"""How a call id of our own begins; no caller's does."""
+"""The prefix of our own call ids; no caller's id has it."""
 
 
 class HeldLease(msgspec.Struct):
     """A lease that this process has."""
 
     token: str
-    """By which the store knows the holder."""
+    """The holder's name in the store."""
     sure_until: float = 0.0
-    """Until then, by the monotonic clock, nobody else can have changed the session."""
+    """The time, by the monotonic clock, until which no other process can have changed the session."""
 
 
 class CallCount:
-    """The calls of a session that run, or wait for others: each is within one `with` block."""
+    """Counts the calls of a session that run or wait: each is inside a `with` block."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -83,7 +83,7 @@ class CallCount:
 
     def __enter__(self) -> None:
         if self.calls >= self.most:
-            raise Busy(f"{self.most} calls of this session are in flight already; wait for some to end")
+            raise Busy(f"{self.most} calls of this session are already in flight; wait for some to end")
         self.calls += 1
 
     def __exit__(self, *_: object) -> None:
@@ -91,13 +91,13 @@ class CallCount:
 
 
 class PreparedCommit(msgspec.Struct, frozen=True, gc=False):
-    """A commit that is about to be made, and what the cached session has after it."""
+    """A prepared commit, and the cached data after it."""
 
     commit: Commit
     after: StateAt
     weight: Weight
     verdict_facts: dict[str, Any] | None
-    """What a verdict says."""
+    """The content of a verdict."""
 
 
 class CachedSession:
@@ -111,35 +111,35 @@ class CachedSession:
         self.head = head
         self.lock = asyncio.Lock()
         self.reads = asyncio.Semaphore(MAX_READS)
-        """What a read that runs beside others takes a part of."""
+        """Limits the reads that run in parallel."""
         self.calls = CallCount(limits.max_calls)
         self.state: Any = None
-        """None when it is not loaded."""
+        """The newest state; None when it is not loaded."""
         self.progress = Progress(0, 0.0)
         """After a fork or a rewind that left the state unread, only what is pending is known, and the agent's phase."""
         self.knows_progress = False
-        """Whether all of the progress is known."""
+        """Whether the progress is completely known."""
         self.outdated = False
-        """Whether the state is stored in an older schema than it has here."""
+        """Whether the state is stored in an older schema than the current one."""
         self.stale = True
-        """The store may be ahead of, or beside, what is held here."""
+        """Whether the store may be ahead of this cache, or have diverged from it."""
         self.call_ids: tuple[set[str], ...] = (set(),)
         """Call ids that may be in the log: those committed here, and those of the sessions it was forked from."""
         self.all_call_ids_known = False
-        """True when no other call id is in the log."""
+        """Whether the log has no other call ids."""
         self.digests: tuple[set[str], ...] = (set(),)
         """Of large values that are stored for this session, and for those that it was forked from. Only the first set
         grows; the others are shared with forks."""
         self.seeded = Entry(0, "seed", 0.0, b"")
         """The seed entry with its large values, as bytes, which take less memory than the decoded task."""
         self.verdict_facts: dict[str, Any] | None = None
-        """What the entry with the verdict says, if there is one: it seals the session."""
+        """The facts of the verdict's entry, if there is one: it seals the session."""
         self.lease: HeldLease | None = None
-        """The lease, if this process has it."""
+        """This process's lease, if any."""
         self.resources: SessionResources | None = None
         """The session's resources that this process has, if any were asked for."""
         self.user: str | None = None
-        """The task's user, if that was asked for."""
+        """The task's user, if known."""
         self.pool: dict[int, Any] = {}
         """Drafts of wide containers that one call leaves for the next."""
         self._trail: dict[int, StateAt] = {}
@@ -148,7 +148,7 @@ class CachedSession:
         """The fence under which nothing was found to be pruned."""
 
     def set_newest(self, after: StateAt) -> None:
-        """Hold this state as the one at the head's revision."""
+        """Cache this state as the one at the head's revision."""
         self.state, self.progress, self.outdated = after.state, after.progress, after.outdated
         self.knows_progress = after.state is not None
         self.stale = not self.knows_progress  # the next use loads it
@@ -165,11 +165,11 @@ class CachedSession:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nobody can have changed the session without this process knowing."""
+        """Whether this process would know of every change of the session."""
         return not self.stale and self.lease is not None and monotonic() < self.lease.sure_until
 
     async def check_newest(self) -> bool:
-        """Ask the store whether nobody else has gone on with the session; if somebody has, the next use looks again."""
+        """Ask the store whether another process has changed the session; if so, the next use loads the changes."""
         newest = self.is_fresh or (await self.store.head(self.head.id)).revision == self.head.revision
         self.stale = self.stale or not newest
         return newest
@@ -180,13 +180,13 @@ class CachedSession:
             raise SessionSealed(self.head.id)
 
     def forget(self) -> None:
-        """Trust no state that is held here: the next use reads it from the store."""
+        """Drop the cached states: the next use reads the state from the store."""
         self.state, self.stale = None, True
         self.pool.clear()
         self._trail.clear()
 
     def load(self, after: StateAt, document: Document) -> None:
-        """Take what was read of the session."""
+        """Cache the data that was read from the store."""
         self.head = document.head
         self._weight = document.weight
         self.digests[0].update(document.digests)
@@ -195,7 +195,7 @@ class CachedSession:
             self.stale = True  # perhaps some of it was pruned: the next use looks
 
     async def refresh(self, *, load_state: bool = True) -> None:
-        """Load what others have committed, and the state too if `load_state`."""
+        """Load what other processes have committed, with the state if `load_state`."""
         while True:
             known, state, progress = self.head.revision, self.state, self.progress
             head = await self.store.head(self.head.id)
@@ -230,7 +230,7 @@ class CachedSession:
         self.set_newest(after)
 
     async def _patched(self, head: Head, news: Iterable[Stored]) -> Any:
-        """The state that is held here, after what others have done since."""
+        """The cached state after the changes of other processes."""
         state = self.state
         for entry in await History(self.store).whole(head, [each for each in news if each.entry.kind in PATCHED]):
             try:
@@ -262,7 +262,7 @@ class CachedSession:
             kind in BEYOND_LIMIT or decided or call_id in self.progress.pending
         ):
             self.stale = True  # should some of it be pruned, the next attempt finds that out
-            raise TooLarge(f"the session's log has the {limits.max_log:,} bytes that it may have: {LOG_IS_FULL}")
+            raise TooLarge(f"the session's log has reached its limit of {limits.max_log:,} bytes: {LOG_IS_FULL}")
         large = self.store.large
         after = after or StateAt(self.state, progress_after(self.progress, kind, call_id, facts), self.outdated)
         unread = after.state is None
@@ -273,7 +273,7 @@ class CachedSession:
         head, at = self.head, limits.now()
         expires = None if head.expires - at > limits.renew_below else at + limits.ttl
         if call_id is None and self.store.remote:
-            call_id = OWN_CALL_ID + token_hex(8)  # the answer to a commit can be lost: by this id one can tell
+            call_id = OWN_CALL_ID + token_hex(8)  # the answer to a commit can be lost: this id finds it
         entry = Entry(head.revision + 1, kind, at, body.data, call_id)
         blobs = self._unstored({**body.blobs, **saved}) if body.blobs or saved else NO_BLOBS
         verdict_facts = decode(encode_json(facts)) if kind == "verdict" else None
@@ -293,13 +293,13 @@ class CachedSession:
         log = weight.log + len(snapshot.body) + _size(both) - _size(blobs)
         weight = weight_of_snapshot(len(snapshot.body), references.size, log)
         if patch and not decided and weight.state > limits.max_state:
-            raise TooLarge(f"the state would be larger than the {limits.max_state:,} bytes that it may have")
+            raise TooLarge(f"the state would exceed its limit of {limits.max_state:,} bytes")
         after = StateAt(after.state, after.progress)
         commit = Commit(head.id, entry, expires, head.fence, snapshot, both, kind == "close", phase, reward)
         return PreparedCommit(commit, after, weight, verdict_facts)
 
     def _unstored(self, blobs: dict[str, bytes]) -> Blobs:
-        """Those of the large values that are not known to be stored."""
+        """The large values that are not known to be stored."""
         if not blobs:
             return blobs
         new = [digest for digest in blobs if not any(digest in known for known in self.digests)]
@@ -316,13 +316,13 @@ class CachedSession:
         self._apply_commit(first)
 
     async def append(self, prepared: PreparedCommit) -> None:
-        """Make a commit that was prepared."""
+        """Append a prepared commit."""
         self.stale = True  # until the store has said yes, whatever happens
         await self.store.append(prepared.commit)
         self._apply_commit(prepared)
 
     def _apply_commit(self, prepared: PreparedCommit) -> None:
-        """Hold what a commit has made."""
+        """Cache the result of a commit."""
         commit, entry = prepared.commit, prepared.commit.entry
         self._weight = prepared.weight
         if commit.blobs:
@@ -365,11 +365,11 @@ class CachedSession:
         return self._weight.state + self._weight.tail <= SMALL_STATE_BYTES
 
     def is_new(self, call_id: str) -> bool:
-        """Whether it is known here that no entry has this call id."""
+        """Whether this process knows that no entry has this call id."""
         return self.all_call_ids_known and not any(call_id in known for known in self.call_ids)
 
     async def find_call(self, call_id: str) -> LogEntry | None:
-        """The entry of a call that was committed before, by another process too: then its state is that of after."""
+        """The entry of an earlier call, also of another process; then the cached state is updated."""
         if self.is_new(call_id):
             return None
         entry = await History(self.store).find_call(self.head.id, call_id)
@@ -451,7 +451,7 @@ def new_session(
     log += len(snapshot.body) + _size(blobs)
     made._weight = weight_of_snapshot(len(snapshot.body) + (start.size if start else 0), references.size, log)
     if made._weight.state > limits.max_state:
-        raise TooLarge(f"the seeded state is larger than the {limits.max_state:,} bytes that it may have")
+        raise TooLarge(f"the seeded state exceeds its limit of {limits.max_state:,} bytes")
     made.seeded = replace(entry, body=write_body(facts, []).data) if body.blobs else entry
     made.all_call_ids_known = True
     made.digests[0].update(blobs)

@@ -23,7 +23,7 @@ from stateroom.session.shared import SharedConflict, View
 from stateroom.state import event_facts
 from stateroom.store import NO_BLOBS
 
-CHANGED = "another session changed the state of the {} at the same time: its change was refused"
+CHANGED = "another session changed the state of the {} at the same time, so this change was refused"
 
 
 MAX_OUTCOME_ATTEMPTS = 1000
@@ -72,7 +72,7 @@ class Call(msgspec.Struct, gc=False):
         except Failed as failure:
             if failure.tampered or await cached.check_newest():
                 raise
-            raise RetryCommit from None  # it failed on a state that is no longer the newest
+            raise RetryCommit from None  # it failed on an outdated state
         try:
             if ran.shared:
                 await self.commit_shared(ran, views)
@@ -180,8 +180,8 @@ class ExternalCall(Call, gc=False):
                 return result_of_entry(entry)
             if not tool.retries_unknown:
                 raise Failed(
-                    f"{tool.name} was started before and its outcome is unknown; it was not run again. "
-                    "Find out what happened before you try again.",
+                    f"{tool.name} was started before and its outcome is unknown, so it was not run again. "
+                    "Check what happened before you try again.",
                     "unknown_outcome",
                 )
         return await self._run(arguments, suffix)
@@ -229,8 +229,10 @@ class ExternalCall(Call, gc=False):
             if cached.head.revision != ran.revision:
                 changed = cached.state is not ran.base or cached.progress.resources != ran.progress.resources
                 if cached.verdict_facts is not None or changed:  # never merged by accident
-                    meanwhile = "the session got its verdict" if cached.verdict_facts else "others changed the state"
-                    message = f"{tool.name} took effect, but {meanwhile} meanwhile: its change was refused"
+                    meanwhile = "the session was verified" if cached.verdict_facts else "another call changed the state"
+                    message = (
+                        f"{tool.name} took effect, but {meanwhile} meanwhile, so its change of the state was refused"
+                    )
                     return await self._fail(message, "tool_failed")
                 ran = replace(ran, revision=cached.head.revision, progress=cached.progress)
             try:
@@ -240,7 +242,7 @@ class ExternalCall(Call, gc=False):
                 return await self._fail(str(failure), failure.code)
             except SharedConflict as error:
                 return await self._fail(f"{tool.name} took effect, but {CHANGED.format(error.name)}", "shared_conflict")
-            except DuplicateCall:  # another process, told to try again too, was quicker
+            except DuplicateCall:  # another process, retrying too, was quicker
                 return await self._recorded()
             except Conflict:
                 raise RetryCommit from None
@@ -252,7 +254,7 @@ class ExternalCall(Call, gc=False):
     async def _fail(self, message: str, code: Code, cause: Cause | None = None) -> Result:
         try:
             await self._append("failed", {"error": message, "code": code}, self.call_id)
-        except DuplicateCall:  # another process, told to try again too, has noted what came of it
+        except DuplicateCall:  # another process, retrying too, has noted the outcome
             return await self._recorded()
         return Result(False, None, message, code, cause=cause)
 

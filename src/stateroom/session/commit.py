@@ -1,4 +1,4 @@
-"""The one loop in which a session is written: look, try, append; when another writer came first, look again."""
+"""The optimistic write loop of sessions: read, try, append; after a conflict, start again."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def commit(
     session = cached.head.id
     if cached.is_leased_elsewhere(cached.limits.now()):
         raise SessionLeased(session)
-    why = f"session {session!r} is too busy: {what} was refused {attempts} times because others wrote first"
+    why = f"session {session!r} is too busy: {what} was refused {attempts} times because other writers were first"
     raise Conflict(session, cached.head.revision, why)
 
 

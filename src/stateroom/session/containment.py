@@ -1,4 +1,4 @@
-"""Containment: what an author's code raises ends the call that ran it, and nothing else; and where it was raised."""
+"""Containment: an error in an author's code ends only the call that ran it, and is reported with its place."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def _is_from_outside(error: BaseException, traceback: TracebackType | None) -> b
     return False
 
 
-# What was raised, and where. Authors read it; models never do.
+# Errors and their places. Authors read them; models never do.
 
 
 class Cause(msgspec.Struct, frozen=True, gc=False):
-    """What an author's code raised."""
+    """An error that an author's code raised."""
 
     error: str
     """The type and the text: `ValueError: no such seat`."""

@@ -14,7 +14,7 @@ from stateroom.state import DraftContext, EditChange, commit, draft_of, edit, re
 
 
 class Edit(NamedTuple):
-    """Changes that a person makes."""
+    """Changes to a state by a person."""
 
     changes: Sequence[EditChange | Mapping[str, Any]]
     """Each is `{"place": ["orders", "a1", "price"], "value": 3}`, or `{"place": ["orders", "a1"], "gone": True}`.
@@ -25,7 +25,7 @@ class Edit(NamedTuple):
     reason: str = ""
 
     def check(self) -> None:
-        """Raise `InvalidArguments` if it does not say who makes it, and `InvalidState` if its changes are none."""
+        """Raise `InvalidArguments` if `by` is missing, and `InvalidState` if the changes are invalid."""
         if not checked_name("by", self.by):
             raise InvalidArguments("by: should say who makes the edit", {"by": "should say who makes the edit"})
         checked_text("reason", self.reason)

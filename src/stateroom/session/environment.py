@@ -21,13 +21,13 @@ Effect = Literal["read", "write", "external"]
 
 @dataclass(frozen=True)
 class Procedure:
-    """A function of the author's, and which of the session's things it asks for by name."""
+    """A function of the author, with the names of the parameters to inject."""
 
     function: Callable[..., Any]
     needs: frozenset[str]
     timeout: float | None = None
     resources: frozenset[str] = frozenset()
-    """Those of its needs that are resources."""
+    """The resources among its needs."""
 
     @cached_property
     def is_async(self) -> bool:
@@ -35,7 +35,7 @@ class Procedure:
 
     @cached_property
     def shared(self) -> frozenset[str]:
-        """The shared states that it asks for."""
+        """The shared states that it needs."""
         return self.needs & SHARED
 
 
@@ -50,19 +50,16 @@ class SessionTool(Protocol):
     def retries_unknown(self) -> bool: ...
     @property
     def returns_text(self) -> bool:
-        """Whether what it returns must be a text or None: it is a hook, which no model can call."""
+        """Whether it must return a text or None: it is a hook, which a model cannot call."""
 
     @property
     def procedure(self) -> Procedure: ...
     @property
     def definition(self) -> dict[str, Any]:
-        """What a model is told of it, as an OpenAI function."""
+        """The tool as an OpenAI function, for a model."""
 
     def bind(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The validated arguments, by parameter, which share nothing that can change with those that are given.
-
-        Raises `InvalidArguments`.
-        """
+        """Validate arguments, and return copies by parameter. Raises `InvalidArguments`."""
 
 
 class SessionEnvironment(Protocol):
@@ -76,7 +73,7 @@ class SessionEnvironment(Protocol):
     def tools(self) -> Mapping[str, SessionTool]: ...
     @property
     def world_function(self) -> Procedure | None:
-        """What makes the world that its sessions start from, if they share one."""
+        """The function that makes the world, if its sessions share one."""
 
     @property
     def seed_function(self) -> Procedure: ...
@@ -84,15 +81,15 @@ class SessionEnvironment(Protocol):
     def verify_function(self) -> Procedure: ...
     @property
     def reply_tool(self) -> SessionTool | None:
-        """What answers the agent's messages, if anything does."""
+        """The hook that answers the agent's messages, if there is one."""
 
     @property
     def user_opens(self) -> bool:
-        """Whether the user of `reply_tool` speaks first where the task has no message of theirs."""
+        """Whether the user of `reply_tool` speaks first if the task has no user message."""
 
     @property
     def instructions_tool(self) -> SessionTool | None:
-        """What tells the agent its instructions, if anything does."""
+        """The hook that returns the agent's instructions, if there is one."""
 
     @property
     def lifecycle(self) -> Lifecycle:
@@ -100,24 +97,24 @@ class SessionEnvironment(Protocol):
 
     @property
     def shared_types(self) -> Mapping[str, type[State]]:
-        """The types of the shared states that there are."""
+        """The types of the shared states, by name."""
 
     @property
     def shared_seed_functions(self) -> Mapping[str, Procedure]:
-        """What gives each of them on its first use."""
+        """The functions that make the first value of each shared state."""
 
     @property
     def resources(self) -> Mapping[str, Resource[Any]]:
-        """What its sessions have outside, by name."""
+        """The resources of its sessions, by name."""
 
     def parse_task(self, row: Any) -> Any:
         """The typed task of a row; raises `BadTask`."""
 
     def parse_incomplete_task(self, row: Any) -> Any:
-        """The same for a row that may lack required fields; to read one of these raises `MissingField`."""
+        """The typed task of a row that may lack required fields; reading a missing one raises `MissingField`."""
 
     def missing_fields(self, row: Any) -> list[str]:
-        """The required fields of a task that a row does not have."""
+        """The required fields that a row lacks."""
 
     def user_of(self, task: Any) -> str:
-        """Whose task it is; raises `BadTask`."""
+        """The user of a task; raises `BadTask`."""

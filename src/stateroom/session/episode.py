@@ -1,7 +1,7 @@
-"""Episodes: what a verifier is given, and how it runs.
+"""Episodes, and running their verifiers.
 
-A verifier reads the state, the task and the agent's response; it may look back at the path (the calls and states that
-led from the seed to the state), and rehearse what other actions would have led to.
+A verifier reads the state, the task and the agent's response. It may look back at the path (the calls and states that
+led from the seed to the state), and rehearse other actions.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from stateroom.state import DraftContext, Patch, State, apply, draft_of, patched
 REVISIONS_PER_STATE = 64
 """One state in this many is kept; those between are made again from there."""
 
-ONLY_READ = "a state of the past may only be read"
+ONLY_READ = "past states are read-only"
 
 
 class Path(NamedTuple):
-    """What a verifier sees when it looks back."""
+    """The path that a verifier sees when it looks back."""
 
     calls: Sequence[LogEntry] = ()
     states: Sequence[Any] = ()
@@ -59,7 +59,7 @@ async def load_path(
     logged = response_of(line)
     calls = [entry for entry in line if entry.kind == "call"]
     patches: list[Patch] = []
-    """What each call changed, and the edits that followed it."""
+    """The changes of each call, and of the edits that followed it."""
     starts: list[tuple[int, int]] = []
     """Revisions whose states do not follow from what was stored before, and how many calls led there."""
     for entry in line:
@@ -211,7 +211,7 @@ class Rehearsal:
         standing = await self.seeded()
         for number, action in enumerate(actions, 1):
             if not isinstance(action, Mapping) or action.keys().isdisjoint(("name", "message")):
-                raise BadTask(f"action {number} is neither a call, with a name, nor a message: {action!r}")
+                raise BadTask(f"action {number} needs a `name` or a `message`: {action!r}")
             try:
                 standing = await self._act(standing, action, external)
             except (Failed, InvalidArguments) as failure:
@@ -220,11 +220,11 @@ class Rehearsal:
                     if failure.tampered:
                         await self.reload_tampered()
                     if failure.code == "needs_input":
-                        why = f"it asks a person, who is not there: {why}"
+                        why = f"it asks a question, which nobody can answer here: {why}"
                 if skip_failures and not _is_refusal(failure):
                     continue
                 name = action.get("name", "message")
-                raise BadTask(f"action {number}, {name}, cannot be carried out: {why}") from failure
+                raise BadTask(f"action {number}, {name}, failed: {why}") from failure
         return draft_of(standing.state, DraftContext(ONLY_READ))
 
     async def _act(self, standing: StateAt, action: Action, external: bool) -> StateAt:
@@ -232,9 +232,9 @@ class Rehearsal:
         if operation.effect == "read":
             return standing
         if operation.effect == "external" and not external:
-            raise _Refused("it reaches outside. If it may do so here too, say after(…, external=True)")
+            raise _Refused("it has external effects; to allow them here, call after(…, external=True)")
         if elsewhere := operation.procedure.shared | operation.procedure.resources:
-            raise _Refused(f"it asks for {', '.join(sorted(elsewhere))}, which is not part of the session's state")
+            raise _Refused(f"it needs {', '.join(sorted(elsewhere))}, which is not part of the session's state")
         progress = standing.progress
         call = CallContext(standing.state, progress, self.session, 0, self.task, None, None, NOTHING)
         ran = await run_tool(self.runner, operation, operation.bind(given), call)
@@ -249,12 +249,12 @@ class Rehearsal:
             return tools[name], arguments
         reply_tool = self.environment.reply_tool
         if reply_tool is None:
-            raise _Refused("nobody answers here: the environment has no `reply`")
+            raise _Refused("the environment has no `reply` to answer a message")
         return reply_tool, {"message": action["message"]}
 
 
 class _Refused(Failed):
-    """A rehearsal cannot tell what the action would lead to."""
+    """A rehearsal cannot predict the action's result."""
 
 
 def _is_refusal(failure: Failed | InvalidArguments) -> bool:
@@ -269,7 +269,7 @@ def _parsed(arguments: Any) -> Any:
 
 
 class Episode:
-    """What a verifier judges: the task, what the agent answered, and the path that led to the state."""
+    """What a verifier judges: the task, the agent's response, and the path that led to the state."""
 
     __slots__ = ("_path", "_rehearsal", "_response", "path_is_missed", "response_was_read", "task")
 
@@ -279,52 +279,51 @@ class Episode:
         self._rehearsal = rehearsal
         self._path: Path | None = None
         self.response_was_read = False
-        """Whether the verdict may have to do with the response."""
+        """Whether the verdict may depend on the response."""
         self.path_is_missed = False
-        """Whether the verifier has looked back in vain, so that its verdict does not count."""
+        """Whether the verifier looked back before the path was loaded; then its verdict does not count."""
 
     @property
     def response(self) -> Any:
-        """The Responses object with the whole trajectory, as a dict; None when there is none."""
+        """The Responses object with the whole trajectory, as a dict, or None."""
         self.response_was_read = True
         return self._response
 
     def calls(self) -> Sequence[LogEntry]:
-        """The calls that led from the seed to the state, in order, each with `name`, `input`, `output` and `at`.
+        """Return the calls that led from the seed to the state, in order, with `name`, `input`, `output` and `at`.
 
-        A fork's begin with its parent's, and what a rewind undid is not among them. Reads, whose `kind` is `read`, are
-        not committed: those of the conversation are there, with the `at` and `revision` of what they read. Failed
-        calls are only in `response`. Without a state nothing is committed, and there are none.
+        A fork's calls begin with its parent's. Calls that a rewind undid are left out. Reads have the `kind` `read`;
+        they come from the conversation, with the `at` and `revision` of what they read. Failed calls are only in
+        `response`. An environment without a state has no calls here.
         """
         return self._loaded().calls
 
     def states(self) -> Sequence[Any]:
-        """The states on the way, to be read: `states()[0]` is the seeded one, `states()[k + 1]` that after call k.
+        """Return the states along the path, read-only: `states()[0]` is the seeded one.
 
-        What a person edited after a call is in the state after it, and what was edited before the first call in the
-        seeded one: `states()[-1]` is the state, and call k ran on `states()[k]`. Each is made when it is asked for.
-        Without a state there are none.
+        Call k ran on `states()[k]` and led to `states()[k + 1]`; `states()[-1]` is the final state. A person's edits
+        are part of the state that precedes the next call. Each state is computed when you access it. An environment
+        without a state has none.
         """
         return self._loaded().states
 
     async def after(
         self, actions: Iterable[Mapping[str, Any]], *, external: bool = False, skip_failures: bool = False
     ) -> Any:
-        """The state that other actions would have led to from the seed, to be read: `await episode.after(task.gold)`.
+        """Return the state that other actions lead to from the seed, read-only: `await episode.after(task.gold)`.
 
-        An action is a call, `{"name": "pay", "arguments": {"amount": 3}}`, also with its arguments as JSON in a text,
-        or something said to the user who answers here, `{"message": "May I?"}`. Nothing is stored. Reads are left out.
-        Tools that reach outside are refused, unless the verifier knows that what they reach is made up: then they run
-        with `external=True`.
-        Raises `BadTask` if an action cannot be carried out. With `skip_failures=True`, for lists in which some calls
-        fail by design, a call that fails changes nothing, as in an episode, and the next one follows.
+        An action is a call, `{"name": "pay", "arguments": {"amount": 3}}` (the arguments may be JSON text), or a
+        message to the environment's user, `{"message": "May I?"}`. Nothing is stored, and reads are skipped. External
+        tools are refused unless you pass `external=True`, for example because they are mocked.
+        Raises `BadTask` if an action fails. With `skip_failures=True`, for lists in which some calls fail by design,
+        a failed call changes nothing, as in an episode, and the next one follows.
         """
         if self._rehearsal is None:
-            raise DefinitionError("episode.after() starts from a session's first state, and there is none here")
+            raise DefinitionError("episode.after() needs an environment with a state")
         return await self._rehearsal().after(actions, external=external, skip_failures=skip_failures)
 
     def look_back(self, path: Path) -> None:
-        """Give the path that the verifier reads from now on."""
+        """Set the path that the verifier reads from now on."""
         self._path, self.path_is_missed = path, False
         self.response_was_read |= path.by_response
 
@@ -337,7 +336,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a verifier found."""
+    """A verifier's result: a reward, and optional details."""
 
     reward: float
     components: dict[str, float] = field(default_factory=dict)
@@ -346,11 +345,11 @@ class Verdict:
     """Other numbers worth averaging over episodes."""
     reason: str = ""
     details: dict[str, Any] = field(default_factory=dict)
-    """Other facts that belong in the episode's row."""
+    """Other data for the episode's row."""
 
 
 def digest(response: Any) -> str:
-    """By what two responses are known to be the same."""
+    """A digest by which responses are compared."""
     return blake2b(json.dumps(response, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
@@ -362,10 +361,10 @@ async def run_verifier(
     load_path: Callable[[], Awaitable[Path]],
     lend: Callable[[Procedure, CallContext], Awaitable[CallContext]] | None = None,
 ) -> Verdict:
-    """Run a verifier; what it raises is the caller's to see.
+    """Run a verifier; its errors are raised as they are.
 
-    The path is loaded only for a verifier that looks back: when one does so for the first time, it is run again.
-    Before each run, `lend` adds resources to what it is given.
+    The path is loaded only for a verifier that looks back: on its first attempt to do so, it runs again. Before each
+    run, `lend` adds resources to its parameters.
     """
     if procedure.function in runner.look_back:
         episode.look_back(await load_path())
@@ -390,7 +389,7 @@ async def run_verifier(
 
 
 def _judges_by(procedure: Procedure, call: CallContext, episode: Episode) -> dict[str, Any]:
-    """What a verifier is given, to be read."""
+    """The read-only parameters of a verifier."""
     arguments: dict[str, Any] = {}
     drafts = {name: draft_of(state, DraftContext(READ_ONLY)) for name, state in call.shared.items()}
     call.fill(

@@ -88,20 +88,20 @@ class Checkpoint:
 
 
 class History:
-    """The past of the sessions in a store. What a fork shares with its parent is read from the parent."""
+    """The past of the sessions in a store. A fork's shared past is read from its parent."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     async def document(self, session: str, revision: int | None = None) -> Document:
-        """What the session was at a revision: the newest snapshot before it, and the changes since.
+        """Load a session at a revision, from the newest snapshot before it and the changes since.
 
-        Raises `UnknownRevision` if the session has not come so far, or if that part of its past was pruned.
+        Raises `UnknownRevision` if the session has not reached it, or if that part of its past was pruned.
         """
         return await self.completed(await self.outline(session, revision))
 
     async def outline(self, session: str, revision: int | None = None) -> Document:
-        """The same, but if the state follows from a world, then that is not read."""
+        """Like `document`, but without reading the world of the state, if it has one."""
         at = None if revision is None else max(0, min(revision, sys.maxsize))
         return await self.outline_in(await self.store.load(session, at), revision)
 
@@ -179,7 +179,7 @@ class History:
             raise await self._pruned(head, revision)
 
     async def _pruned(self, head: Head, at: int) -> UnknownRevision | BadData:
-        """Why there is no snapshot to start from, up to a revision: it was pruned, or else the session is damaged."""
+        """Why a revision has no snapshot to start from: its past was pruned, or the session is damaged."""
         after = max(at, head.parent_revision + 1)  # a session's first entry is never pruned
         entry = await anext(self.entries(head.id, after=after), None)
         oldest = head.revision if entry is None else entry.revision - 1
@@ -200,10 +200,10 @@ class History:
         since: float = -inf,
         before: float = inf,
     ) -> AsyncIterator[LogEntry]:
-        """The session's log in order, with what it shares with its parent; only revisions above `after`.
+        """Iterate over a session's log in order, its parent's part included, above the revision `after`.
 
-        Only entries of some kinds, of a name, and made at a time from `since` on or `before` another, if that is asked
-        for. Entries of other kinds and times are not decoded.
+        You can select entries of some kinds, of one name, and made at or after the time `since`, or `before` a time.
+        Entries of other kinds and times are not decoded.
         """
         async for part, page in self._stored(session, after, until):
             wanted = (entry for entry in page if (kinds is None or entry.kind in kinds) and since <= entry.at < before)
@@ -248,7 +248,7 @@ class History:
     async def line(
         self, session: str, until: int | None = None, *, after: int = 0, kinds: Container[str] | None = None
     ) -> list[LogEntry]:
-        """The entries above a revision that lead to another, by default the newest, without what a rewind has undone.
+        """Return the entries above `after` that led to a revision, by default the newest, without undone ones.
 
         With `kinds`, only entries of these kinds. Raises `UnknownRevision` if some of them were pruned.
         """
@@ -256,7 +256,7 @@ class History:
             until = (await self.store.head(session)).revision
         start, line = line_to([entry async for entry in self.entries(session, after=after, until=until)], until)
         if start > after:
-            await self.document(session, max(after, 1))  # this tells that the past was pruned
+            await self.document(session, max(after, 1))  # raises if the past was pruned
             raise BadData(f"session {session!r} has no entry {start}")
         return [entry for entry in line if kinds is None or entry.kind in kinds]
 
@@ -286,7 +286,7 @@ class History:
     async def agent(self, head: Head, revision: int) -> AgentStatus:
         """The status of the agent at a revision; quick, whatever the state's size, if the agent spoke not long before.
 
-        It is that of the last entry that tells one, and a rewind tells that of the revision it leads back to.
+        It comes from the last entry that has one; a rewind has that of the revision it leads back to.
         """
         at, entry = await self.agent_entry(head, revision)
         if entry is not None:
@@ -294,7 +294,7 @@ class History:
         return INITIAL if at == 0 else (await self.outline(head.id, at)).progress.agent  # a snapshot has it
 
     async def agent_entry(self, head: Head, revision: int) -> tuple[int, LogEntry | None]:
-        """The entry that tells the status of the agent at a revision, and its own revision.
+        """The entry with the agent's status at a revision, and that entry's revision.
 
         None is at revision 0 if the agent has done nothing, and else at the one that was pruned.
         """
@@ -322,7 +322,7 @@ class History:
             at = entry.facts["to"] if entry.kind == "rewind" else at - 1
 
     async def find_call(self, session: str, call_id: str) -> LogEntry | None:
-        """The entry with this call id in the session's log, or in what it shares with its parents."""
+        """Return the entry with this call id in the session's log, its parents' part included."""
         within: int | None = None
         while True:
             entry = await self.store.find_call(session, call_id)
@@ -368,7 +368,7 @@ class History:
         return [stored.with_large(values) if stored.large else stored.entry for stored in entries]
 
     async def content(self, session: str, large: Large) -> bytes:
-        """What is stored for a session, or for one that it was forked from, under a digest."""
+        """The value stored under a digest, for a session or for one that it was forked from."""
         values = await self._values(await self.store.head(session), {large})
         content: bytes = values[large]
         return content
@@ -393,7 +393,7 @@ class History:
 
 
 async def _aside(size: int, function: Callable[..., T], *given: Any) -> T:
-    """What a function gives; where it has much to read it runs on a thread, so that others are not kept waiting."""
+    """Call a function; on a thread if it has much to read, to keep the event loop free."""
     return await asyncio.to_thread(function, *given) if size > LARGE_LOAD_BYTES else function(*given)
 
 
@@ -449,28 +449,28 @@ def line_to(entries: list[LogEntry], at: int) -> tuple[int, list[LogEntry]]:
 
 @dataclass(frozen=True)
 class EventRecord:
-    """An event, and the revision of the session that it came with."""
+    """An event, with its revision of the session."""
 
     revision: int
     event: Event
     at: float = field(default=0.0, compare=False)
-    """When, in seconds since 1970."""
+    """The time of the event, in seconds since 1970."""
 
 
 async def occurred(
     store: Store, session: str, state_type: type[State], *, after: int, until: int
 ) -> AsyncIterator[EventRecord]:
-    """The events after a revision that led to the state at another, in order; what was rewound is not among them.
+    """Iterate over the events after a revision that led to another, in order, without undone ones.
 
-    Raises `UnknownRevision` if some of them were pruned, and `SchemaChanged` if one cannot be read any more.
+    Raises `UnknownRevision` if some of them were pruned, and `SchemaChanged` if the current code cannot read one.
     """
     entries = [entry async for entry in History(store).entries(session, after=after, until=until)]
     start, line = line_to(entries, until)
     if start > after:
         raise UnknownRevision(
             session,
-            f"the past of session {session!r} was pruned, with events up to revision {start}; "
-            f"those since can be had: events(after={start})",
+            f"the events of session {session!r} up to revision {start} were pruned; "
+            f"read the later ones with events(after={start})",
         )
     for entry in line:
         for facts in entry.facts.get("events", ()):
@@ -483,7 +483,7 @@ async def occurred(
 
 
 async def refold(seeded: S, events: AsyncIterable[EventRecord]) -> S:
-    """What events make of a seeded state: the state of a session as the current classes would have it."""
+    """Apply events to a seeded state with the current classes, and return the resulting state."""
     state, call, revision = seeded, list[Event](), 0
     async for each in events:
         if each.revision != revision:

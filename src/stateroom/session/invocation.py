@@ -1,4 +1,4 @@
-"""Running a tool on a draft: what it is given, and how everything that can go wrong becomes words for the model."""
+"""Running a tool on a draft: its parameters, and its failures as messages for the model."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 NO_CHANGE = Change(None, [])
 
-READ_ONLY = "this state may only be read; change it in a tool with effect='write'"
+READ_ONLY = "this state is read-only; change it in a tool with effect='write'"
 
 
 class ToolRun(msgspec.Struct, frozen=True, gc=False):
-    """A run that went well: where it began, the output, and what became of the state."""
+    """A successful run: where it began, its output, and the new state."""
 
     revision: int
     base: Any
@@ -61,15 +61,15 @@ class ToolRun(msgspec.Struct, frozen=True, gc=False):
     progress: Progress
     advanced: float
     shared: Mapping[str, Change] = NOTHING
-    """What became of the shared states that it changed."""
+    """The shared states that it changed."""
     events: Sequence[Event] = ()
-    """What the tool has emitted, in order."""
+    """The events that the tool emitted, in order."""
     used: Used | None = None
-    """What became of the resources that it asks for."""
+    """Its effect on the resources that it needs."""
 
 
 class CallContext(msgspec.Struct, frozen=True, gc=False):
-    """What a function of the author's may be given: where in a session it runs."""
+    """The context of a run: the values that an author's function can take as parameters."""
 
     state: State | None
     progress: Progress
@@ -84,12 +84,12 @@ class CallContext(msgspec.Struct, frozen=True, gc=False):
     resources: Mapping[str, Any] = NOTHING
     """The resources that are asked for."""
     answers: Sequence[Any] = ()
-    """What the call was told, when it had asked."""
+    """The answers to the call's questions."""
     user: str | None = None
     """Whose call it is, if a user was named."""
 
     def info(self) -> SessionInfo:
-        """What there is to know of the session."""
+        """Information about the session."""
         return SessionInfo(self.session, self.progress.steps, self.task(), self.call_id, self.user)
 
     def fill(
@@ -122,14 +122,14 @@ class CallContext(msgspec.Struct, frozen=True, gc=False):
 def plain_arguments(arguments: Mapping[str, Any] | None, call_id: str | None) -> dict[str, Any]:
     """The arguments of a call as JSON data of our own; `Failed` if they or the call id cannot be any."""
     if type(arguments) is not dict and not isinstance(arguments, Mapping | None):
-        message = "the arguments of a call must be an object: a value for each parameter, by name"
+        message = "the arguments of a call must be an object with a value for each parameter"
         raise Failed(message, "invalid_arguments")
     if call_id is not None and not (isinstance(call_id, str) and call_id and call_id.isprintable()):
-        raise Failed("a call id is a text of at least one printable character", "invalid_arguments")
+        raise Failed("a call id must be a text of printable characters, and not empty", "invalid_arguments")
     try:
         plain: dict[str, Any] = to_jsonable_python(arguments if type(arguments) is dict else dict(arguments or {}))
     except (PydanticSerializationError, ValueError, RecursionError) as error:
-        message = "the arguments of a call must be JSON, and not nested too deeply"
+        message = "the arguments of a call must be JSON that is not nested too deeply"
         raise Failed(message, "invalid_arguments") from error
     return plain
 
@@ -173,7 +173,7 @@ async def run_tool(runner: Runner, tool: SessionTool, arguments: dict[str, Any],
     except (Exception, Asked) as error:
         raise _failure(tool, error, draft, *drafts.values()) from error
     if tool.returns_text and not isinstance(output, str | None):
-        raise Failed(f"it must return a text or None, not {output!r:.100}")
+        raise Failed(f"it must return str or None, not {output!r:.100}")
     return ToolRun(
         call.revision,
         call.state,
@@ -188,7 +188,7 @@ async def run_tool(runner: Runner, tool: SessionTool, arguments: dict[str, Any],
 
 
 def _finish(draft: Any, context: DraftContext, reads: bool) -> Change:
-    """What became of a draft; raises if that may not be."""
+    """The result of a draft; raises if it is not allowed."""
     if reads:
         ensure_untampered(draft)
         pool_drafts(draft)
@@ -213,7 +213,7 @@ def _failure(tool: SessionTool, error: BaseException, *drafts: Any) -> Failed:
         logger.warning(message)
     elif isinstance(error, PydanticSerializationError):
         logger.warning("%s returned something that is not JSON: %s", tool.name, error)
-        message = f"{tool.name} failed: what it returned cannot be written as JSON"
+        message = f"{tool.name} failed: its output cannot be written as JSON"
     else:
         logger.warning("%s raised", tool.name, exc_info=error)
         message = f"{tool.name} failed: unexpected {type(error).__name__}"

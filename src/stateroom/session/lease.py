@@ -1,4 +1,4 @@
-"""Leases: a session that one worker has for itself for a while.
+"""Leases: exclusive access to a session for one worker.
 
 No process needs a lease to change a session: a commit names its revision, and a stale one is refused. With a lease, no
 other process can change it, so that the state in memory is the newest, and reading it asks no store.
@@ -21,7 +21,7 @@ from stateroom.session.cached_session import CachedSession, HeldLease
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 30.0
-"""How long a lease lasts that is not renewed."""
+"""Seconds that a lease lasts unless it is renewed."""
 
 RENEWALS_PER_LEASE = 3
 """Renewals within the time of a lease."""

@@ -17,7 +17,7 @@ Table = Mapping[tuple[str, str], str]
 
 
 class Lifecycle:
-    """The moves that an agent can make; each is in the log of its session, and any other is an error."""
+    """The moves that an agent can make. Each one is logged in its session; any other is an error."""
 
     start: ClassVar[str] = "idle"
     """The phase that every agent begins in."""
@@ -26,18 +26,18 @@ class Lifecycle:
         self.table = MappingProxyType(dict(table))
 
     def after(self, phase: str, event: str) -> str:
-        """The phase that an event leads to; `InvalidMove` if it leads nowhere from this one."""
+        """The phase that an event leads to; `InvalidMove` if the current phase does not allow it."""
         next_phase = self.table.get((phase, event))
         if next_phase is None:
             raise InvalidMove(phase, event, ", ".join(self.possible(phase)) or "none")
         return next_phase
 
     def possible(self, phase: str) -> list[str]:
-        """The events that lead somewhere from a phase."""
+        """The events that a phase allows."""
         return [event for start, event in self.table if start == phase]
 
     def with_moves(self, table: Table) -> Lifecycle:
-        """A lifecycle with more moves, or other ones, than this."""
+        """A lifecycle with additional or changed moves."""
         return Lifecycle({**self.table, **table})
 
 
@@ -58,14 +58,14 @@ STANDARD = Lifecycle(
         **{(phase, "new_task"): "planning" for phase in ("done", "failed", "cancelled")},  # the next turn
     }
 )
-"""The lifecycle of every agent whose environment declares no other."""
+"""The default lifecycle of agents."""
 
 Item = dict[str, Any]
 """A message, a tool call or its result, as OpenAI's Responses API has them."""
 
 
 class Update(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that is said in a session, as an entry of its log tells it."""
+    """An addition to the conversation of a session, as in an entry of its log."""
 
     items: list[Item]
     by: str
@@ -73,19 +73,19 @@ class Update(msgspec.Struct, frozen=True, omit_defaults=True):
     moves: Sequence[str] = ()
     """The events of the agent's lifecycle that come with it, in order."""
     tokens: Sequence[int] = ()
-    """What each item counts, by the agent's counter."""
+    """The tokens of each item, by the agent's counter."""
     pinned: Sequence[int] = ()
-    """Which of the items are always shown to the model, by their places here."""
+    """The indexes of items that the model always sees."""
     usage: dict[str, int] | None = None
-    """The tokens that it took, if a model said it and told."""
+    """The tokens that it took, if a model reported them."""
     reason: str | None = None
-    """Why, if it ends something."""
+    """The reason, if it ends a turn or the agent's work."""
     seconds: dict[str, float] | None = None
-    """How long the model and the tools took for it, if that was measured."""
+    """The time that the model and the tools took, if it was measured."""
     person: str | None = None
-    """Who said it by hand."""
+    """The person who said it by hand."""
     instructions: str | None = None
-    """What the environment tells the agent from here on, where that changed."""
+    """The environment's instructions from here on, if they changed."""
     user: str | None = None
     """The user who said it, if one was named."""
 
@@ -100,40 +100,40 @@ class AgentStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
     phase: str = "idle"
     turn: int = 0
-    """How many tasks it was given before the one that it is at."""
+    """The number of earlier tasks."""
     step: int = 0
-    """How often its model has answered in this turn."""
+    """The number of the model's answers in this turn."""
     answers: int = 0
-    """How often its model has answered in all."""
+    """The number of the model's answers in total."""
     said: int = 0
-    """How many times something was said."""
+    """The number of additions to the conversation."""
     view: int = 0
     """The revision of the compaction that the model's view starts from; 0 if there was none."""
     open: tuple[str, ...] = ()
-    """The ids, as the model gave them, of tool calls whose results are not in the conversation yet."""
+    """The model's ids of tool calls that have no result in the conversation yet."""
     question: str | None = None
-    """What it waits to be told."""
+    """The question that waits for an answer."""
     asking: str | None = None
-    """The session's id of the call that asks."""
+    """The call id of the tool call that asks."""
     inputs: tuple[Any, ...] = ()
-    """What that call was told so far."""
+    """The answers to that call so far."""
     invalid_calls: int = 0
-    """How many tool calls in a row of this turn could not even be tried."""
+    """The number of consecutive tool calls in this turn that could not run."""
     counted: int = 0
-    """What the newest view counted whose size the model has told."""
+    """The counted tokens of the newest view whose size the model has reported."""
     reported: int = 0
-    """And what the model told."""
+    """The tokens that the model reported for that view."""
     line: str = ""
-    """Names the calls made from here on: after a rewind, they are others than those made before."""
+    """Distinguishes the ids of calls after a rewind from those before it."""
     kept: tuple[str, ...] = ()
-    """The session's ids of open calls that a rewind has not undone: these are not made again."""
+    """The call ids of open calls that a rewind has not undone, and that do not run again."""
     user: str | None = None
-    """The user whose message it answers, if one was named: its calls are that user's."""
+    """The user whose message it answers, if one was named; its calls belong to that user."""
 
     def after(self, said: Update, lifecycle: Lifecycle, **changes: Any) -> AgentStatus:
-        """The status after an update, with `changes` that do not follow from it.
+        """Return the status after an update, with further `changes`.
 
-        Raises `InvalidMove` if it cannot be said now.
+        Raises `InvalidMove` if the current phase does not allow the update.
         """
         phase, turn, step, answers, invalid_calls = self.phase, self.turn, self.step, self.answers, self.invalid_calls
         for event in said.moves:
@@ -192,7 +192,7 @@ class AgentStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 _NOT_ASKING: dict[str, Any] = {"question": None, "asking": None, "inputs": ()}
 
 INITIAL = AgentStatus()
-"""The status of an agent that was told nothing yet."""
+"""The status of an agent before its first message."""
 
 
 def open_calls(items: Sequence[Item], before: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Entries: what each step of a session says, and its bytes; and the kinds of entries, with the facts of each.
+"""Entries of the log: their content, their encoding, and the kinds of entries with the facts of each.
 
 `replaces` is the session whose place it took. A row that is seeded may lack fields of the task: `lacks` has their
 names, and the verdict's `row` the fields, which come with the request to verify.
@@ -55,24 +55,24 @@ Tone = Literal["calm", "accent", "person", "point", "good", "warn", "bad"]
 
 
 class EntryKind(NamedTuple):
-    """What entries of one kind have in common."""
+    """The properties of a kind of entry."""
 
     letter: str
     """Its mark in lists."""
     tone: Tone
     """The colour of its mark."""
     facts: str
-    """What its facts say."""
+    """A description of its facts."""
     patched: bool = False
-    """Its patch makes the next state."""
+    """Whether its patch makes the next state."""
     spoken: bool = False
-    """It is part of the agent's conversation."""
+    """Whether it is part of the agent's conversation."""
     after_verdict: bool = False
-    """A session that has its verdict still gets it."""
+    """Whether it can follow the verdict."""
     beyond_limit: bool = False
-    """A session gets it however long its log is, because it ends the session, or what was begun before."""
+    """Whether it may exceed the limit of the log, because it ends the session or something that was begun."""
     copied: bool = True
-    """A replay appends a copy of it, because it runs nothing."""
+    """Whether a replay copies it, because it runs nothing."""
 
 
 KINDS = {
@@ -152,7 +152,7 @@ CHECKPOINT = "\ncheckpoint/"
 """How the call id of a checkpoint begins; its name follows."""
 
 UNSTORABLE = (TypeError, ValueError, OverflowError, RecursionError)
-"""What comes of encoding what cannot be stored."""
+"""The errors from encoding data that cannot be stored."""
 
 _NO_PATCH = encode_patch([])
 
@@ -163,7 +163,7 @@ _split = msgspec.msgpack.Decoder(tuple[msgspec.Raw, msgspec.Raw]).decode
 
 
 def checked_text(what: str, value: object) -> str:
-    """An id, or another text by which something is found again: any that UTF-8 can write, or `InvalidArguments`."""
+    """Check an id or another text for lookups: any that UTF-8 can encode. Raises `InvalidArguments`."""
     try:
         if isinstance(value, str):
             value.encode()
@@ -175,7 +175,7 @@ def checked_text(what: str, value: object) -> str:
 
 
 def checked_name(what: str, value: object) -> str:
-    """The same for a name that stands beside our own: of printable characters, which those are not."""
+    """Check a name of printable characters; our own names beside it have others."""
     if not (text := checked_text(what, value)).isprintable():
         message = "should be a text of printable characters"
         raise InvalidArguments(f"{what}: {message}", {what: message})
@@ -183,7 +183,7 @@ def checked_name(what: str, value: object) -> str:
 
 
 def checked_user(user: object) -> str:
-    """The same for a user, who has a name at least, and not one that reads as the words of another: `ann: Yes. bob`."""
+    """Check the name of a user: not empty, and not one that looks like another user's words (`ann: Yes. bob`)."""
     if not (name := checked_name("user", user)):
         message = "should not be empty"
     elif ": " in name:
@@ -194,7 +194,7 @@ def checked_user(user: object) -> str:
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """One step of a session's history, as `session.log()` gives it."""
+    """One step of a session's history, as `session.log()` yields it."""
 
     revision: int
     kind: str
@@ -215,12 +215,12 @@ class LogEntry(msgspec.Struct, frozen=True):
 
     @property
     def output(self) -> Any:
-        """What the call returned."""
+        """The call's result."""
         return self.facts.get("output")
 
     @property
     def data(self) -> Any:
-        """What was recorded."""
+        """The data of a record."""
         return self.facts.get("data")
 
 
@@ -253,7 +253,7 @@ def write_body(facts: dict[str, Any], patch: Patch, least: float = inf) -> Body:
 
 
 class Weight(msgspec.Struct, frozen=True, gc=False):
-    """How many bytes there are of a session."""
+    """The sizes of a session's data, in bytes."""
 
     snapshot: int = 0
     """Of its last snapshot."""
@@ -282,7 +282,7 @@ class Stored(msgspec.Struct, frozen=True):
 
     entry: LogEntry
     large: list[Large]
-    """What is missing."""
+    """The missing values."""
     growth: int
     """By how many bytes the state grew at most."""
 
@@ -311,7 +311,7 @@ def read_stored(entry: Entry) -> Stored:
 
 
 def read_entry(entry: Entry) -> LogEntry:
-    """The same without large values: a `Large` stands in the place of each. `History.read` has them all."""
+    """Read an entry with a `Large` in place of each large value; `History.read` loads the values."""
     return read_stored(entry).entry
 
 
@@ -363,14 +363,14 @@ NOWHERE = Head("", "", "", 0.0, 0.0, 0)
 
 
 class WorldStart(msgspec.Struct, frozen=True):
-    """What a session's state follows from that is stored elsewhere: a world, which is a session of its own."""
+    """The world that a session's state is based on, which is stored as another session."""
 
     world: str
     """The session's id."""
     size: int
     """How many bytes a snapshot of it has."""
     changes: Patch = []
-    """What has changed since."""
+    """The changes since."""
 
 
 class Document(NamedTuple):
@@ -391,11 +391,11 @@ class Document(NamedTuple):
     fingerprint: str | None = None
     """Of that schema; None if the writer knew of none."""
     start: WorldStart | None = None
-    """What the state follows from, while it is not known itself."""
+    """The start of the state, while the state itself is not loaded."""
 
 
 class _Logged(msgspec.Struct):
-    """What a snapshot says of the log before it."""
+    """The information of a snapshot about the log before it."""
 
     log: int = 0
 
@@ -425,7 +425,7 @@ def write_document(
 
 
 def read_document(body: bytes, large: list[Large] | None = None) -> Document:
-    """What the body of a snapshot says. Its large values are missing; which these are is added to `large`."""
+    """Read the body of a snapshot. Its large values are missing; references to them are added to `large`."""
     data = decode(body, (), [] if large is None else large)
     try:
         version, fingerprint = data.get("schema", (1, None))
@@ -440,8 +440,8 @@ def read_document(body: bytes, large: list[Large] | None = None) -> Document:
 
 
 def world_is_gone(session: str, world: str) -> BadData:
-    """Why a session cannot be read."""
-    return BadData(f"session {session!r} is damaged: it began in {world!r}, which is gone")
+    """The error for a session whose world is missing."""
+    return BadData(f"session {session!r} is damaged: its world {world!r} does not exist")
 
 
 def logged_bytes(loaded: Loaded) -> int:

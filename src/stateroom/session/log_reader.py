@@ -1,4 +1,4 @@
-"""A session's log for people: what happened, and what each step changed."""
+"""A session's log for people: its steps, and the changes of each."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ MAX_LINE = 80
 
 
 def entry_title(entry: LogEntry) -> str:
-    """What an entry is about: the tool of a call, else its kind."""
+    """The title of an entry: the tool of a call, else its kind."""
     is_of_tool = entry.kind in ("call", "started", "failed", "asked")
     return entry.name if is_of_tool and entry.name else entry.kind
 
 
 def entry_line(entry: LogEntry) -> str:
-    """What an entry says, without its kind."""
+    """The content of an entry, without its kind."""
     facts = entry.facts
     if "session" in facts:  # in the log of a shared state: the session that changed it
         return f"of session {facts['session']}, revision {facts['revision']}"
@@ -65,7 +65,7 @@ def entry_line(entry: LogEntry) -> str:
 
 
 def item_lines(item: Item, width: int = MAX_VALUE_CHARACTERS) -> list[tuple[str, str]]:
-    """An item of a conversation as lines, each with its speaker; values in it are cut to a width."""
+    """An item of a conversation as lines, each with its speaker; values are cut to a width."""
     match item.get("type") or "message":
         case "function_call":
             return [("calls", f"{item.get('name')}({written_arguments(item.get('arguments'), width)})")]
@@ -115,7 +115,7 @@ MAX_ENTRIES_SCANNED = 1000
 
 
 UNSEARCHED = frozenset({"revision", "kind", "at", "call_id", "title", "line", "changes"})
-"""Fields of an entry that a search does not look into; what it changed is searched by itself."""
+"""Fields of an entry that a search skips; the changes are searched separately."""
 
 
 class LogReader:
@@ -130,7 +130,7 @@ class LogReader:
         """The state at that revision, as far as it is known."""
 
     async def read(self, until: int | None = None) -> AsyncGenerator[tuple[LogEntry, list[ChangeData]]]:
-        """The entries up to a revision, by default all that there are, each with its changes."""
+        """The entries up to a revision, by default all, each with its changes."""
         if until is not None and until <= self.revision:
             return
         async for entry in self._history.entries(self.session, after=self.revision, until=until):

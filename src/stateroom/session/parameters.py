@@ -1,4 +1,4 @@
-"""Parameters that a session fills in by name; the model never sees them."""
+"""Parameters that a session injects by name; the model never sees them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from stateroom.session.containment import Asked
 
 SHARED = frozenset({"user", "app"})
-"""States that sessions have in common: of a user, and of the whole environment."""
+"""Shared states: of a user, and of the whole environment."""
 
 INJECTED = {
     "state": "the session's state",
@@ -21,27 +21,27 @@ INJECTED = {
     "user": "the state of the task's user",
     "app": "the state that all sessions share",
 }
-"""The parameters, each with what it is, for error messages."""
+"""The parameters, with descriptions for error messages."""
 
 
 @dataclass(frozen=True)
 class SessionInfo:
-    """What a tool that asks for `session` learns of the session it works in."""
+    """Information about the session, for a tool with the parameter `session`."""
 
     id: str
     step: int
-    """How many calls have changed the state before."""
+    """The number of earlier calls that changed the state."""
     task: Any
     call_id: str | None = None
     user: str | None = None
-    """Whose call it is, if a user was named: by the call, or by the message that the agent answers."""
+    """The user whose call it is, if the call, or the message that the agent answers, names one."""
 
 
 class Ask:
     """Lets a tool ask a person: `answer = ask("Shall I pay 300?")`.
 
-    The first time, the call ends there: nothing has changed, and the session waits. When there is an answer the tool
-    runs again from its start, and is given it. So it asks before it does anything that lasts.
+    The first time, the call ends there: nothing has changed, and the session waits. With the answer, the tool runs
+    again from its start, and `ask` returns the answer. So ask before you do anything with an external effect.
     """
 
     def __init__(self, answers: Sequence[Any]) -> None:

@@ -36,18 +36,18 @@ LATEST = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 
 
 class Clock:
-    """A session's time. It stands still during a call; `advance` moves it on."""
+    """A session's clock. It stands still during a call; `advance` moves it forward."""
 
     def __init__(self, now: float) -> None:
         self._now = datetime.fromtimestamp(min(now, LATEST), UTC)
         self.advanced = 0.0
 
     def now(self) -> datetime:
-        """The session's time, in UTC."""
+        """Return the session's time, in UTC."""
         return self._now
 
     def advance(self, by: timedelta | float) -> None:
-        """Let time pass: a timedelta, or seconds. It passes for good when the call is committed."""
+        """Move the clock forward by a timedelta or seconds. The change is kept when the call is committed."""
         seconds = by.total_seconds() if isinstance(by, timedelta) else float(by)
         if seconds < 0:
             raise ValueError("time cannot go back")
@@ -63,7 +63,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     steps: int = 0
     offset: float = 0.0
     pending: tuple[str, ...] = ()
-    """The ids of external calls that were started, and of which it is not known what came of them."""
+    """The ids of external calls that were started, and whose outcome is unknown."""
     resources: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     """The versions of its resources, by name; of those that were used."""
     agent: AgentStatus = INITIAL
@@ -71,7 +71,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     made: tuple[str, ...] = ()
     """The ids of calls that the agent has made since it last said something, and that are in the log."""
     edited: bool = False
-    """Whether an edit is among what led here: then the calls alone do not lead to the state."""
+    """Whether an edit led here, so that the calls alone do not lead to the state."""
 
     def after(self, advanced: float) -> Progress:
         """The progress after one more committed write call."""
@@ -79,7 +79,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
         return replace(self, steps=steps, offset=offset)
 
     def rewound(self, pending: tuple[str, ...], at: int) -> Progress:
-        """This progress after a rewind to it that is revision `at`: what is pending outside still is."""
+        """This progress after a rewind to it, at revision `at`; pending external calls stay pending."""
         begun = tuple(each for each in pending if each in self.pending and self.agent.is_next(each))
         return replace(self, pending=pending, agent=self.agent.rewound(at, (*self.made, *begun)))
 
@@ -114,7 +114,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
         return Clock(self.began + self.offset + self.steps * TICK_SECONDS)
 
     def new_id(self) -> Callable[..., str]:
-        """A function that gives ids: `new_id()`, or `new_id("order")` for one that says what it is of."""
+        """Return a function that makes ids: `new_id()`, or `new_id("order")` for an id with a prefix."""
         given = 0
 
         def new_id(prefix: str = "") -> str:

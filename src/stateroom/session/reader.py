@@ -26,7 +26,7 @@ from stateroom.state import (
 from stateroom.store import Store
 
 MAX_WORLDS = 4
-"""Number of worlds in memory (the current one, and those of sessions seeded by older code)."""
+"""Maximum number of worlds in memory (the current one, and those of sessions seeded by older code)."""
 
 
 class StateAt(msgspec.Struct, frozen=True, gc=False):
@@ -40,7 +40,7 @@ class StateAt(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reader:
-    """Reads sessions whose states are of one type. Worlds that these began in are read once, and shared by them."""
+    """Reads sessions with one type of state. Their worlds are read once, and shared."""
 
     def __init__(self, store: Store, state_type: type[State]) -> None:
         self.store = store
@@ -50,12 +50,12 @@ class Reader:
         """One task reads a world; the others wait, and share that one."""
 
     async def read(self, session: str, revision: int | None = None) -> tuple[StateAt, Document]:
-        """What a session was at a revision, the newest by default, and the document that says so."""
+        """The session at a revision, by default the newest, and its document."""
         document = await History(self.store).outline(session, revision)
         return await self.understood(document), document
 
     async def understood(self, document: Document) -> StateAt:
-        """What a document, or an outline of one, says in the author's type."""
+        """A document, or an outline of one, in the author's type."""
         schema = schema_of(self.state_type)
         lacks = _lacks_fields(document, self.state_type)
         if lacks:
@@ -67,7 +67,7 @@ class Reader:
         return StateAt(typed(document, self.state_type), document.progress, outdated)
 
     async def _accept(self, document: Document) -> None:
-        """Raise unless a document lacks nothing but fields whose defaults are accepted."""
+        """Raise unless a document only lacks fields whose defaults are accepted."""
         places = await _stored_places(History(self.store), document)
         accepted = self.state_type.__migrations__.accepts_defaults
         if not (accepted and places and only_adds(places, schema_of(self.state_type).places)):
@@ -125,7 +125,7 @@ def typed(document: Document, state_type: type[State]) -> State:
 
 
 def schema_facts(state_type: type[State]) -> list[Any]:
-    """What an entry says of the schema of the state from there on."""
+    """The facts of an entry about the schema of the state from there on."""
     schema = schema_of(state_type)
     return [schema.version, schema.places]
 
@@ -152,7 +152,7 @@ def _other_schema(places: dict[str, str], document: Document, state_type: type[S
     difference = (first_difference(places, now) if places else None) or "its fields differ"
     development = "; while you develop, `accept_defaults` takes the defaults of new fields"
     return SchemaChanged(
-        f"the state of session {document.head.id!r} was stored by another {name} than this one: {difference}. Give the "
+        f"the state of session {document.head.id!r} was stored by a different {name}: {difference}. Give the "
         f"class a new version, class {name}(State, version={document.version + 1}), and a migration, "
         f"@{name}.migration({document.version}){development if places and only_adds(places, now) else ''}"
     )

@@ -32,7 +32,7 @@ class RecordedCall(NamedTuple):
 
     @property
     def error(self) -> Any:
-        """The code of the failure; None if the call succeeded, as far as its output tells."""
+        """The code of the failure; None if the output shows none."""
         error = self.output.get("error") if isinstance(self.output, dict) and len(self.output) == 1 else None
         return error.get("code") if isinstance(error, dict) else None
 

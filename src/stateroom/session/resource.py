@@ -1,6 +1,6 @@
-"""Resources: what a session has outside its state, such as a sandbox, a browser or a folder.
+"""Resources of a session outside its state, such as a sandbox, a browser or a folder.
 
-A session's progress has a *version* of each resource that was used, which says what it is at that revision:
+A session's progress has a *version* of each used resource at that revision:
 
 | kind | version | where it is needed again |
 |---|---|---|
@@ -23,11 +23,11 @@ from stateroom.session.parameters import SessionInfo
 from stateroom.state import Large
 
 Kind = Literal["exportable", "restart_only", "stateless"]
-"""What can be done about a resource when a session is forked, rewound, or goes on in another process.
+"""How a resource follows a session that is forked, rewound, or continued in another process.
 
-`exportable`: it is saved with each call that uses it, and restored wherever that is needed. `restart_only`: it can only
-be started afresh, so where it was used there can be no fork. When a tool refuses a call with a `ToolError`, what it has
-done to such a one before stays done; a call that fails in any other way costs it. `stateless`: it has nothing to lose.
+`exportable`: it is saved with each call that uses it, and restored where it is needed. `restart_only`: it can only be
+started again, so a session cannot be forked after using it. Changes before a `ToolError` stay; after any other failed
+call it is started again. `stateless`: it needs neither.
 """
 
 H = TypeVar("H")
@@ -40,32 +40,32 @@ EXPORTING = ("save", "restore")
 
 
 class Resource(Generic[H]):
-    """Something outside that tools work with; `H` is what they are given, by the name that an environment gives it.
+    """A resource that tools use. `H` is the type of its handle, which is injected under the environment's name for it.
 
-    A class says its `kind` and what to do: `start` and `stop`, and to be exportable also `save` and `restore`. Each may
-    be sync or async, and takes no longer than a tool may. What a hook raises as a `ToolError` is told to the model.
+    A subclass sets its `kind`, and defines `start` and `stop`; an exportable one also `save` and `restore`. Each may be
+    sync or async, and has the timeout of a tool. The model sees a `ToolError` that a hook raises.
     """
 
     kind: ClassVar[Kind]
 
     def start(self, session: SessionInfo, /) -> H | Awaitable[H]:
-        """A fresh one, for a session; if it is stateless, for all sessions of a process, of which this is the first."""
+        """Start the resource for a session; a stateless one is started once, for all sessions of a process."""
         raise NotImplementedError
 
     def stop(self, handle: H, /) -> Awaitable[None] | None:
-        """Let go of one that is needed no longer; unless overridden, there is nothing to do."""
+        """Stop a resource that is no longer needed; by default do nothing."""
 
     def save(self, handle: H, /) -> Any:
-        """Its content: bytes, or JSON data. What is the same should give the same, which is stored once."""
+        """Return the content as bytes or JSON data. Return equal data for equal content, which is then stored once."""
         raise NotImplementedError
 
     def restore(self, saved: Any, session: SessionInfo, /) -> H | Awaitable[H]:
-        """One that has this content."""
+        """Start a resource with this content."""
         raise NotImplementedError
 
 
 def check_resource(where: str, resource: Any) -> None:
-    """Refuse what cannot be used as a resource; `where` names it in errors."""
+    """Raise `DefinitionError` unless this is a valid resource; `where` names it in errors."""
     if not isinstance(resource, Resource):
         raise DefinitionError(f"{where} must be an instance of a Resource, not {resource!r}")
     kind = getattr(resource, "kind", None)
@@ -77,7 +77,7 @@ def check_resource(where: str, resource: Any) -> None:
         if kind == "exportable" and not _has(resource, hook):
             raise DefinitionError(f"{where} is exportable, so it needs a {hook} method")
         if kind != "exportable" and _has(resource, hook):
-            raise DefinitionError(f"{where} is {kind}, so nothing would call its {hook} method; take that away")
+            raise DefinitionError(f"{where} is {kind}, so its {hook} method would never be called; remove it")
 
 
 def _has(resource: Resource[Any], hook: str) -> bool:
@@ -85,43 +85,43 @@ def _has(resource: Resource[Any], hook: str) -> bool:
 
 
 def identity(version: ResourceVersion) -> str | None:
-    """By what two versions are known to be of the same; None without a version."""
+    """The identity that two versions of the same content share; None without a version."""
     return version.get("saved") or version.get("used")
 
 
 def saved_as(version: ResourceVersion) -> Large | None:
-    """Under which digest the content is stored that a version speaks of."""
+    """The reference to the stored content of a version."""
     return Large(version["saved"], version["bytes"], is_text=False) if "saved" in version else None
 
 
 def contents(versions: Mapping[str, ResourceVersion]) -> Iterator[Large]:
-    """The contents that versions speak of."""
+    """References to the stored contents of versions."""
     for version in versions.values():
         if (content := saved_as(version)) is not None:
             yield content
 
 
 def restart_blocker(then: Mapping[str, ResourceVersion], now: Mapping[str, ResourceVersion]) -> str | None:
-    """Why resources that have these versions now cannot be what they were then, if they cannot."""
+    """Why resources with the versions `now` cannot return to the versions `then`, if they cannot."""
     for name, version in then.items():
         if "used" in version and identity(version) != identity(now.get(name, NO_VERSION)):
             used = f"it was used at revision {version['revision']}"
-            return f"the {name} of this session can only be started afresh, and {used}"
+            return f"the {name} of this session can only be started again, but {used}"
     return None
 
 
 class Used(msgspec.Struct, frozen=True):
-    """What a call has made of the resources that it has used."""
+    """The effect of a call on the resources that it used."""
 
     versions: dict[str, ResourceVersion]
-    """Those that are new."""
+    """The new versions."""
     restarted: list[str]
-    """Which of them had to be started afresh before it, though they had been used."""
+    """The resources that were started again before the call, although they had been used."""
     blobs: dict[str, bytes]
-    """What was saved of them, by digest."""
+    """The saved contents, by digest."""
 
     def facts(self, revision: int) -> dict[str, Any]:
-        """What the entry of the call, which has this revision, says of them."""
+        """The facts for the entry of the call, which has this revision."""
         versions = {
             name: version if "saved" in version else {**version, "revision": revision}
             for name, version in self.versions.items()

@@ -42,22 +42,22 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_STOPS = 64
-"""Resources that are stopped at once."""
+"""Maximum number of resources that are stopped concurrently."""
 
 HOOK_FAILED = (ToolError, TimedOut, TooLarge, EnvironmentFailed, ReadOnlyState)
-"""What comes of a hook that did not do what it should, and of a read that changed something."""
+"""Errors from a hook that failed, and from a read that changed something."""
 
 
 class HeldResource(msgspec.Struct):
-    """A resource as this process has it."""
+    """A resource of this process."""
 
     handle: Any
     identity: str | None
     """That of the version which it is of."""
     restarted: bool
-    """Whether it was started afresh though it had been used, and no entry says so yet."""
+    """Whether it was started again although it had been used, and no entry records that yet."""
     sure: bool = True
-    """Whether it is known what it is: not while a tool works with it, nor after the tool failed."""
+    """Whether its content is known: not while a tool uses it, or after the tool failed."""
 
 
 class ResourceManager:
@@ -78,17 +78,17 @@ class ResourceManager:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def is_exclusive(self, procedure: Procedure) -> bool:
-        """Whether a function asks for what is one session's own, which only one can use at a time."""
+        """Whether a function needs a session's own resource, which only one call can use at a time."""
         needed = procedure.resources
         return bool(needed) and any(self.resources[name].kind != "stateless" for name in needed)
 
     @property
     def restarts(self) -> bool:
-        """Whether there is something that can only be started afresh."""
+        """Whether a resource is `restart_only`."""
         return any(resource.kind == "restart_only" for resource in self.resources.values())
 
     async def stateless(self, name: str, call: CallContext) -> Any:
-        """What all sessions share, started on its first use."""
+        """A resource that all sessions share, started on its first use."""
         async with self._lock:
             if name not in self._stateless:
                 self._stateless[name] = await self.started(name, call)
@@ -101,7 +101,7 @@ class ResourceManager:
         return await self._make(name, "restored", self.resources[name].restore, decode(content), call.info())
 
     async def _make(self, name: str, done: str, hook: Callable[..., Any], *given: Any) -> Any:
-        """What a hook makes; if nobody waits for it any more, it is stopped when it is there."""
+        """The resource from a hook; if the caller is gone by then, it is stopped."""
         making = self.own(self._made_in_time(name, done, hook, *given))
         try:
             return await asyncio.shield(making)
@@ -114,7 +114,7 @@ class ResourceManager:
             await self._stop((name, await making))
 
     async def _made_in_time(self, name: str, done: str, hook: Callable[..., Any], *given: Any) -> Any:
-        """What a hook makes within its time; on a thread it cannot be ended, so what comes later is stopped then."""
+        """The resource from a hook, within its timeout; a thread cannot be ended, so a late resource is stopped."""
         if inspect.iscoroutinefunction(hook):
             return await self._run(name, done, hook, *given)
         loop, late = asyncio.get_running_loop(), threading.Event()
@@ -139,14 +139,14 @@ class ResourceManager:
             raise
 
     async def saved(self, name: str, handle: Any) -> bytes:
-        """The content of one."""
+        """The saved content of a resource."""
         saved = await self._run(name, "saved", self.resources[name].save, handle)
         try:
             content = encode(saved)
         except UNSTORABLE as error:
             raise EnvironmentFailed(f"the {name} could not be saved: its content cannot be stored: {error}") from error
         if len(content) > self.most:
-            raise TooLarge(f"the {name} holds more than the {self.most:,} bytes that can be saved of it")
+            raise TooLarge(f"the {name} exceeds its limit of {self.most:,} saved bytes")
         return content
 
     def stop_handles(self, *handles: tuple[str, Any]) -> asyncio.Future[None]:
@@ -162,14 +162,14 @@ class ResourceManager:
                 logger.warning("%s", error)
 
     def own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """See some work through."""
+        """Finish some work, even if the caller is cancelled."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def stop(self) -> None:
-        """Finish what was begun, and stop what sessions share."""
+        """Finish started work, and stop the shared resources."""
         while self._tasks:
             await asyncio.wait(self._tasks)
         async with self._lock:
@@ -210,7 +210,7 @@ class SessionResources:
         versions = {name: version for name, version in call.progress.resources.items() if name in procedure.resources}
         there = {name: {"used": one.identity} for name, one in self._held.items() if one.sure and not one.restarted}
         if why := restart_blocker(versions, there):
-            raise SessionError(call.session, f"session {call.session!r} cannot be judged here: {why}")
+            raise SessionError(call.session, f"session {call.session!r} cannot be verified here: {why}")
         self._distrust(procedure)
         call = await self.lend(procedure, call)
         self._distrust(procedure)
@@ -298,11 +298,11 @@ class SessionResources:
             content = await History(manager.store).content(call.session, large)
             return HeldResource(await manager.restored(name, call, content), large.digest, restarted=False)
         if version:
-            logger.warning("the %s of session %s is started afresh: the one that was used is gone", name, call.session)
+            logger.warning("the %s of session %s is started again: the previous one is gone", name, call.session)
         return HeldResource(await manager.started(name, call), identity(version), restarted=bool(version))
 
     async def _used(self, held: Mapping[str, HeldResource]) -> Used:
-        """What a call that went well has made of resources; what they are from now on is known."""
+        """The effect of a successful call on its resources, whose content is known from now on."""
         used = Used({}, [], {})
         for name, one in held.items():
             if self._manager.resources[name].kind == "exportable":
@@ -320,7 +320,7 @@ class SessionResources:
         return used
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Whether this process has any resources of the session."""
         return bool(self._held)
 
     def stop(self) -> asyncio.Future[None]:
@@ -335,7 +335,7 @@ def _trust(held: Iterable[HeldResource], sure: bool) -> None:
 
 
 def _failure(tool: SessionTool, error: Exception) -> Failed:
-    """That a hook failed, in words for the model."""
+    """The failure of a hook, for the model."""
     if isinstance(error, ToolError):
         return Failed(str(error) or f"{tool.name} failed", "tool_error")
     message = f"{tool.name} failed: {error}"

@@ -24,23 +24,23 @@ Code = Literal[
 ]
 """Why a call failed.
 
-`needs_input`: the tool asked a question, and is to be called again, with the same id, when it is answered.
-`shared_conflict`: another session changed a shared state first, and its type says to reject then. `tool_error` is what
-the author's code told the model, and `tool_failed` what it did not mean to happen.
+`needs_input`: the tool asked a question; call it again with the same id when it is answered. `shared_conflict`: another
+session changed a shared state first, and its type rejects such conflicts. `tool_error`: the tool raised a `ToolError`.
+`tool_failed`: it failed unexpectedly.
 """
 
 
 class Result(msgspec.Struct, frozen=True, gc=False):  # noqa: PLW1641 - outputs have no hash
-    """The result of a call: an output, or an error that is fit for the model to read."""
+    """The result of a call: an output, or an error for the model to read."""
 
     ok: bool
     output: Any = None
     error: str | None = None
     code: Code | None = None
     fields: dict[str, str] | None = None
-    """For invalid arguments: what is wrong with which."""
+    """For invalid arguments: the problem with each."""
     cause: Cause | None = None
-    """What the author's code raised, if it was not meant to: for the author, and not part of `content`."""
+    """The unexpected error of the author's code, for the author; not part of `content`."""
 
     def __eq__(self, other: object) -> bool:
         """Results are equal if a model reads the same in them."""
@@ -48,7 +48,7 @@ class Result(msgspec.Struct, frozen=True, gc=False):  # noqa: PLW1641 - outputs 
 
     @property
     def content(self) -> Any:
-        """What the model is shown."""
+        """The content for the model."""
         if self.ok:
             return self.output
         error = {"code": self.code, "message": self.error}
@@ -85,5 +85,5 @@ def result_of_entry(entry: LogEntry | None) -> Result:
 
 
 def unknown_tool(name: str, tools: Iterable[str]) -> Failed:
-    """Why a call of a tool that does not exist failed."""
-    return Failed(f"there is no tool named {name!r}; there are: {', '.join(sorted(tools)) or 'none'}", "unknown_tool")
+    """The failure of a call to an unknown tool."""
+    return Failed(f"unknown tool {name!r}; the tools are: {', '.join(sorted(tools)) or 'none'}", "unknown_tool")

@@ -1,4 +1,4 @@
-"""Running an author's code without letting it stall, hang or break the session, or the process.
+"""Running an author's code so that it cannot stall or break the session or the process.
 
 Async functions run on the event loop, under a timeout. Others run on a worker thread, so that one that blocks stalls
 nobody and can be left behind when its time is up. A thread costs a hundred microseconds a call, which is most of a
@@ -47,7 +47,7 @@ PAUSES = Pauses(first=0.02, longest=0.5)
 """Between two looks for a thread that is free."""
 
 IDLE_SECONDS = 5.0
-"""How long a worker thread waits for more work before it ends."""
+"""Seconds that a worker thread waits for more work before it ends."""
 
 
 class Runner:
@@ -56,9 +56,9 @@ class Runner:
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self.look_back: set[Callable[..., Any]] = set()
-        """The verifiers that are known to look back at an episode's path."""
+        """The verifiers that look back at an episode's path, as far as known."""
         self.paces: dict[Callable[..., Any], Pace] = {}
-        """Of the plain functions that have run."""
+        """The speeds of the plain functions that have run."""
         self._workers = _Workers()
         if _garbage not in gc.callbacks:
             gc.callbacks.append(_garbage)
@@ -95,7 +95,7 @@ _garbage = _Garbage()
 
 
 class Pace:
-    """How quick a function has been."""
+    """The speed of a function."""
 
     __slots__ = ("needed", "on_loop", "quick_runs")
 
@@ -170,13 +170,13 @@ async def _spared(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def _hear_out(work: asyncio.Future[Any]) -> None:
-    """Take note of how work that was left behind ended, or the loop complains that nobody did."""
+    """Retrieve the outcome of abandoned work, or the loop would log a warning."""
     if not work.cancelled():
         work.exception()
 
 
 class _Workers:
-    """Daemon threads that come and go with the work: one that never returns costs its thread and no more."""
+    """Daemon threads that start and end with the work; a function that never returns only costs its thread."""
 
     def __init__(self) -> None:
         self._idle: list[SimpleQueue[Callable[[], None]]] = []
@@ -204,7 +204,7 @@ class _Workers:
                     await asyncio.sleep(PAUSES.after(looks))
                     if (work := self.run(function)) is not None:
                         return work
-        raise Busy(f"{MAX_THREADS} tools are at work already, or stuck; try again later")
+        raise Busy(f"{MAX_THREADS} tools are already running or stuck; try again later")
 
     def _start(self) -> SimpleQueue[Callable[[], None]]:
         self._threads += 1

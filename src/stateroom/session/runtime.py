@@ -31,27 +31,33 @@ RENEWED_SHARE = 0.99
 """An expiry that is this share of the time to live away is not renewed."""
 
 
-MaxState = Annotated[int, Field(ge=1, description="Bytes of a state, as it is stored.")]
-MaxLog = Annotated[int, Field(ge=1, description="Bytes that are stored for one session in total.")]
-Timeout = Annotated[float, Field(ge=0.01, description="Seconds that a tool may take, unless it sets its own timeout.")]
+MaxState = Annotated[int, Field(ge=1, description="Maximum size of a stored state, in bytes.")]
+MaxLog = Annotated[int, Field(ge=1, description="Maximum bytes stored for one session.")]
+Timeout = Annotated[
+    float, Field(ge=0.01, description="Timeout of a tool call in seconds, unless the tool sets its own.")
+]
 
 
 @options
 class SessionLimits:
-    """What the sessions of an environment are held to, and their clock."""
+    """Limits of an environment's sessions, and their clock."""
 
     ttl: Annotated[
-        float, Field(ge=0, description="Seconds that a session lives after its last use; with 0 its expiry stays.")
+        float,
+        Field(ge=0, description="Lifetime of a session after its last use, in seconds; 0 keeps its expiry unchanged."),
     ] = WEEK
     timeout: Timeout = 30.0
-    hot: Annotated[int, Field(ge=0, description="Sessions that a process keeps in memory.")] = 10_000
+    hot: Annotated[int, Field(ge=0, description="Maximum sessions that a process keeps in memory.")] = 10_000
     max_state: MaxState = 1 << 30
     max_log: MaxLog = 1 << 34
     max_calls: Annotated[
-        int, Field(ge=1, description="Calls of a session that may run or wait in a process; more raise `Busy`.")
+        int,
+        Field(
+            ge=1, description="Maximum calls of a session that run or wait in a process; further calls raise `Busy`."
+        ),
     ] = sys.maxsize
     shared_ttl: Annotated[
-        float, Field(ge=0, description="Seconds that the state of a user, or of the app, is kept after its last use.")
+        float, Field(ge=0, description="Lifetime of the state of a user or the app after its last use, in seconds.")
     ] = YEAR
     now: Annotated[Callable[[], float], Field(description="The clock, in seconds since 1970.")] = time
 
@@ -139,7 +145,7 @@ class Runtime:
 
 
 def shared_environment(name: str, environment: str) -> str:
-    """What stands in a shared state's head as its environment, so that it is no session of one."""
+    """The environment in a shared state's head, which is not the name of any environment."""
     return f"{environment}:{name}"
 
 

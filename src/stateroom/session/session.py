@@ -1,4 +1,4 @@
-"""`Session`: a handle on one episode's state, and the way it changes."""
+"""`Session`: a handle on one episode's state."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ Point = int | str | Checkpoint
 """A place in a session's past: a revision, the name of a checkpoint, or the checkpoint."""
 
 Pending = Literal["refuse", "carry"]
-"""What a fork does about external calls whose outcome is unknown."""
+"""How a fork treats external calls whose outcome is unknown."""
 
 
 class Session(Generic[S]):
-    """One episode's state: call tools on it, look at it, go back in it, branch off it, judge it.
+    """The state of one episode: call tools on it, read, rewind, fork and verify it.
 
-    What its agent says and does is kept with it, in `agent`.
+    `agent` holds the agent's conversation and status.
 
-    Handles on the same session share what this process knows of it. A method raises `SessionClosed`, `SessionExpired`
-    or `UnknownSession` when the session is no longer there to be used, and `SessionSealed` when it has its verdict and
-    can no longer be changed.
+    Handles on the same session in one process share its cached state. A method raises `SessionClosed`, `SessionExpired`
+    or `UnknownSession` when the session cannot be used any more, and `SessionSealed` when it has its verdict and
+    cannot be changed any more.
     """
 
     def __init__(self, opened: OpenSession) -> None:
@@ -96,7 +96,7 @@ class Session(Generic[S]):
     def task(self) -> Any:
         """The typed task that the session was seeded with, read anew each time.
 
-        Fields that are to come with the verdict are missing until then: to read one raises `MissingField`.
+        Fields that come with the verdict are missing until then; reading one raises `MissingField`.
         """
         return self._open.task()
 
@@ -121,32 +121,32 @@ class Session(Generic[S]):
         return [tool.definition for tool in self._open.environment.tools.values()]
 
     def reads(self, name: str) -> bool:
-        """Whether a tool only looks at the state, so that such calls may run side by side."""
+        """Whether a tool only reads the state; such calls may run in parallel."""
         tool = self._open.environment.tools.get(name)
         return tool is not None and tool.effect == "read"
 
     @property
     def state(self) -> S:
-        """The state at `revision`, to be read."""
+        """The state at `revision`, read-only."""
         if self._open.cached.state is None:
-            message = f"session {self.id!r} has not loaded its state; call `await session.state_at()`"
+            message = f"the state of session {self.id!r} is not loaded; call `await session.state_at()`"
             raise SessionError(self.id, message)
         return draft_of(self._open.cached.state, DraftContext(READ_ONLY))  # type: ignore[no-any-return]
 
     @property
     def verdict(self) -> Verdict | None:
-        """The verdict, if it is known here that there is one."""
+        """The verdict, if this process knows of one."""
         judged = self._open.cached.verdict_facts
         return None if judged is None else Verdict(**judged["verdict"])
 
     @property
     def closed(self) -> bool:
-        """True when it is known here that the session was closed."""
+        """Whether this process knows that the session was closed."""
         return self._open.cached.head.closed
 
     @property
     def edited(self) -> bool:
-        """True when a person's edit is among what led to the state at `revision`, as far as it is known here."""
+        """Whether, as far as this process knows, a person's edit was among the steps that led to `revision`."""
         return self._open.cached.progress.edited
 
     @property
@@ -166,12 +166,12 @@ class Session(Generic[S]):
         user: str | None = None,
         by: str | None = None,
     ) -> Result:
-        """Call a tool; `by` is the person who does, for the log, if it is not an agent.
+        """Call a tool. `by` names the person who calls it, for the log, if it is not an agent.
 
-        `user` is whose call it is, if the session has several users: the tool gets that user's state. By default it is
-        the user whose message the agent answers, if the call is the agent's, and else the task's.
+        `user` names the user whose call it is, if the session has several: the tool gets that user's state. By default
+        it is the user whose message the agent answers, for the agent's own calls, and otherwise the task's.
         A call that fails is a result too: `ok` is false, `error` says why in words for the model, and nothing has
-        changed. A `call_id` that was committed before gives the recorded result and runs nothing.
+        changed. A `call_id` that was committed before returns the recorded result and runs nothing.
         """
         opened = self._open
         if opened.seems_over:
@@ -209,9 +209,9 @@ class Session(Generic[S]):
                 return await ExternalCall(opened, tool, given, call_id or token_hex(12), by, user).result()
 
     async def reply(self, message: str, *, call_id: str, by: str | None = None) -> str | None:
-        """What the environment's user answers to a message of the agent's, or `by` a person; None if that was all.
+        """Return the answer of the environment's user to a message of the agent or, with `by`, of a person.
 
-        Under a call id that was used before it is the same answer, and nobody is asked again.
+        None ends the conversation. A `call_id` that was used before returns the same answer.
         """
         reply_tool = self._open.environment.reply_tool
         if reply_tool is None:
@@ -222,7 +222,7 @@ class Session(Generic[S]):
         return await self._text(reply_tool, self._run(reply_tool, {"message": message}, call_id, by=by))
 
     async def instructions(self) -> str:
-        """What the environment tells its agent now; empty if it tells nothing."""
+        """Return the environment's current instructions for the agent; empty if it has none."""
         tool = self._open.environment.instructions_tool
         if tool is None:
             return ""
@@ -243,15 +243,14 @@ class Session(Generic[S]):
         return text
 
     async def verify(self, response: Any = None, *, row: Mapping[str, Any] = NOTHING, by: str | None = None) -> Verdict:
-        """Judge the episode: run the environment's verifier on the state, and record its verdict.
+        """Run the environment's verifier on the state, and record its verdict.
 
-        Without a `response` the verifier is given what was said in the session, if an agent ran in it.
-        This seals the session: nothing can be changed any more. Verifying again, even after it is closed, gives the
-        same verdict. If the verifier read the response, verifying again with another one raises `SessionSealed`:
+        Without a `response`, the verifier gets the session's conversation, if an agent ran in it.
+        The verdict seals the session: it cannot be changed any more. Verifying again, even after it is closed, returns
+        the same verdict. If the verifier read the response, verifying again with another one raises `SessionSealed`:
         otherwise a model that can reach `verify` could submit a better response first.
-        `row` is the task row as the caller has it: it gives the fields that the row lacked when it was seeded, if any,
-        and raises `Contradiction` if another field has another value than it was seeded with. `by` is the person who
-        asks, for the log.
+        `row` is the caller's task row: it adds the fields that the seeded row lacked, and raises `Contradiction` if
+        another field has a different value. `by` names the person who asks, for the log.
         """
         cached = self._open.cached
         async with cached.lock:
@@ -263,12 +262,12 @@ class Session(Generic[S]):
             return verdict
 
     async def edit(self, changes: Sequence[EditChange | Mapping[str, Any]], *, by: str, reason: str = "") -> int:
-        """Change the state by hand; gives the revision. The log says `by` whom and why.
+        """Change the state by hand; returns the revision. The log records `by` whom and why.
 
         A change is `{"place": ["orders", "a1", "price"], "value": 3}`, or `{"place": ["orders", "a1"], "gone": True}`;
-        values are JSON, parsed by the types that the state declares. Its validators run as after a tool, and no event
-        is emitted. `InvalidState` has the place of what cannot be; then nothing is changed. Changes that leave the
-        state as it is commit nothing.
+        values are JSON, parsed by the declared types. The state's validators run as after a tool, and no event is
+        emitted. Raises `InvalidState`, with the place of the invalid change, and changes nothing. An edit that leaves
+        the state equal commits nothing.
         """
         cached, edit = self._open.cached, Edit(changes, by, reason)
         edit.check()
@@ -290,10 +289,10 @@ class Session(Generic[S]):
             raise
 
     async def record(self, name: str, data: Any = None, *, user: str | None = None, by: str | None = None) -> int:
-        """Note in the log that something has happened now, with JSON data about it; gives the revision.
+        """Add a named record with JSON data to the log; returns the revision.
 
-        The state stays as it is. `log(kinds={"record"})` reads what was recorded: a rewind does not undo it. `user` is
-        whose it is, if a user is to be named, and `by` the person who records it by hand.
+        The state does not change, and a rewind does not undo a record. `log(kinds={"record"})` reads the records.
+        `user` names the user whom it is about, and `by` the person who records it by hand.
         """
         whose = {} if user is None else {"user": checked_user(user)}
         try:
@@ -306,19 +305,19 @@ class Session(Generic[S]):
             raise InvalidArguments(f"data: {message}", {"data": message}) from error
 
     def lease(self, seconds: float = LEASE_SECONDS) -> Lease:
-        """Keep all other processes from changing the session while a block runs: `async with session.lease():`.
+        """Keep other processes from changing the session while a block runs: `async with session.lease():`.
 
-        The lease is renewed in the background, and ends `seconds` after this process does. Meanwhile others can read;
-        what would change the session waits a moment and then raises `SessionLeased`, as this does if another has it.
+        The lease is renewed in the background, and ends `seconds` after this process does. Other processes can read
+        meanwhile; their changes wait a moment and then raise `SessionLeased`, as this does if another process has it.
         """
         return Lease(self._open.cached, seconds)
 
     # Going back, and branching off.
 
     async def checkpoint(self, name: str = "", *, by: str | None = None) -> Checkpoint:
-        """Mark the current state, to come back to. A name can be used once in a session; a checkpoint needs none.
+        """Mark the current state, to return to it later. The name is optional, and must be unique in the session.
 
-        Here and below, `by` is the person who acts, for the log, if it is not a program.
+        Here and below, `by` names the person who acts, for the log.
         """
         checked_name("name", name)
         async with self._open.cached.lock:
@@ -328,16 +327,15 @@ class Session(Generic[S]):
                 facts = {"name": name, **person(by)}
                 revision = await append_entry(self._open.cached, "checkpoint", facts, call_id)
             except DuplicateCall:
-                message = f"session {self.id!r} has a checkpoint {name!r} already; give this one another name"
+                message = f"session {self.id!r} already has a checkpoint {name!r}; choose another name"
                 raise SessionError(self.id, message) from None
             return Checkpoint(self.id, revision, name)
 
     async def rewind(self, to: Point, *, by: str | None = None) -> None:
-        """Make the state what it was at a revision, or at a checkpoint.
+        """Restore the state at a revision or a checkpoint.
 
-        That is a new entry: what was done since stays in the log. What was done outside, by external calls, stays done.
-        Resources become what they were too, or else it is refused with `CannotRewind`: one that can only be started
-        afresh cannot be again what it was before it was last used.
+        The rewind is a new entry; the log keeps the later ones. External calls are not undone. Resources are restored
+        too; if a `restart_only` resource was used since, the rewind raises `CannotRewind`.
         A large state that is not in memory is loaded when it is needed: by the next call, or by `state_at()`.
         """
 
@@ -347,15 +345,15 @@ class Session(Generic[S]):
         await self._rewind(find, by, "a rewind")
 
     async def undo(self, steps: int = 1, *, by: str | None = None) -> int:
-        """Take back the last steps; gives how many, which are fewer if there are no more, or none.
+        """Undo the last steps; returns how many were undone, which may be fewer, or 0.
 
-        A step is a call, an edit, or something that was said to the agent, with all that the agent did about it. An
-        undo is a rewind, so all that holds for one holds here. What a rewind has left behind is no step.
+        A step is a call, an edit, or a message to the agent together with all that the agent did in response. An undo
+        is a rewind, with the same rules. What a rewind has left behind does not count as a step.
         """
         return await self._rewind(partial(undo, History(self._open.cached.store), steps), by, "an undo")
 
     async def redo(self, steps: int = 1, *, by: str | None = None) -> int:
-        """Do again what was undone last; gives the number of steps. A new step, or a rewind, leaves nothing to redo."""
+        """Redo the steps undone last; returns how many. A new step or a rewind leaves nothing to redo."""
         return await self._rewind(partial(redo, History(self._open.cached.store), steps), by, "a redo")
 
     async def _rewind(self, find: Callable[[Head], Awaitable[RewindTarget | None]], by: str | None, what: str) -> int:
@@ -410,14 +408,14 @@ class Session(Generic[S]):
         edit: Edit | None = None,
         by: str | None = None,
     ) -> Session[S] | list[Session[S]]:
-        """A new session that starts as this one was at a revision (now, by default); with `n`, a list of `n`.
+        """Create a session that starts from this one at a revision (the newest by default); with `n`, a list of `n`.
 
-        Those can be given `ids`, which must be unguessable where strangers can call; by default they are.
-        It has all that belongs to this one: state, random state, clock, ids, log and resources. A fork is refused with
-        `CannotFork` if a resource that had been used there can only be started afresh, or if an external call had been
-        started and has no result; with `pending="carry"` the fork has that call too, as one whose outcome is unknown.
-        With an `edit`, its first own entry is that edit; if the edit is refused, nothing is made. Else with `by`, its
-        first own entry is a `fork` that names the person.
+        A fork has everything of this session: state, random state, clock, ids, log and resources. Raises `CannotFork`
+        if a `restart_only` resource had been used, or if an external call had been started and has no result; with
+        `pending="carry"`, the fork has that call too, with an unknown outcome.
+        You can choose the `ids`; they must be unguessable if strangers can call, as the default ones are.
+        With an `edit`, the fork's first own entry is that edit; if it is invalid, nothing is created. Otherwise, with
+        `by`, its first own entry is a `fork` that names the person.
         """
         cached, cache = self._open.cached, self._open.cache
         async with cached.lock:
@@ -425,7 +423,7 @@ class Session(Generic[S]):
             revision = cached.head.revision if at is None else await self._resolve(at)
             standing = await self._state_at(revision, whole=cache.reaches_outside or edit is not None)
         if standing.progress.pending and pending == "refuse":
-            raise CannotFork(self.id, revision, f"what became of call {standing.progress.pending[0]!r} is not known")
+            raise CannotFork(self.id, revision, f"the outcome of call {standing.progress.pending[0]!r} is unknown")
         if why := restart_blocker(standing.progress.resources, {}):
             raise CannotFork(self.id, revision, why)
         if ids is not None and len(ids) != n:
@@ -469,7 +467,9 @@ class Session(Generic[S]):
                 head = await self._open.cached.store.head(head.parent)
             if head.id != point.session or point.revision > shared:
                 raise UnknownRevision(
-                    self.id, f"checkpoint {point.name!r} is of session {point.session!r}, in a part of it not shared"
+                    self.id,
+                    f"checkpoint {point.name!r} belongs to a part of session {point.session!r} that this one does not "
+                    "share",
                 )
             point = point.revision
         if not 1 <= point <= self.revision:
@@ -483,13 +483,13 @@ class Session(Generic[S]):
         return entry.revision
 
     async def children(self) -> list[tuple[str, int]]:
-        """The forks of this session, the oldest first: the id of each, and the revision that it branched from."""
+        """Return the forks of this session, oldest first: the id of each, and the revision that it branched from."""
         return [(head.id, head.parent_revision) for head in await self._open.cached.store.children(self.id)]
 
     # Looking.
 
     async def state_at(self, revision: int | None = None) -> S:
-        """The state as it was at a revision, to be read; the newest by default, which `state` then has."""
+        """Return the state at a revision, read-only; by default the newest, which `state` then returns too."""
         if revision is None:
             await self._open.refresh(include_closed=True)
             return self.state
@@ -497,22 +497,22 @@ class Session(Generic[S]):
         return draft_of((await self._open.cached.at(revision)).state, DraftContext(READ_ONLY))  # type: ignore[no-any-return]
 
     async def digest(self, revision: int | None = None) -> str:
-        """A digest of the state at a revision, by default now; equal states of any sessions have equal digests."""
+        """Return a digest of the state at a revision, by default the newest. Equal states have equal digests."""
         return await History(self._open.cached.store).digest(self.id, revision)
 
     async def diff(self, since: int, to: int | None = None) -> list[Difference]:
-        """What differs between the states at two revisions, as they are stored; `to` is the newest by default."""
+        """Return the differences between the states at two revisions; `to` is the newest by default."""
         head, history = await self._open.look(), History(self._open.cached.store)
         old = await history.document(self.id, since)
         new = await history.document(self.id, head.revision if to is None else to)
         return list(diff(old.state, new.state))
 
     async def user(self, name: str | None = None) -> Any:
-        """The state of a user, by default the task's, as it is now, to be read; None if the environment keeps none."""
+        """Return the current state of a user, by default the task's, read-only; None if the environment has none."""
         return await self._look("user", None if name is None else checked_user(name))
 
     async def app(self) -> Any:
-        """The state that all sessions of the environment share, as it is now, to be read; None if there is none."""
+        """Return the current state that all sessions share, read-only; None if the environment has none."""
         return await self._look("app")
 
     async def _look(self, name: str, user: str | None = None) -> Any:
@@ -530,10 +530,10 @@ class Session(Generic[S]):
         since: float = -inf,
         before: float = inf,
     ) -> AsyncIterator[LogEntry]:
-        """Everything that happened, in order; a fork's log begins with its parent's.
+        """Iterate over the log, in order; a fork's log begins with its parent's.
 
-        Only what came after a revision, only entries of some kinds (`kinds={"call"}`) or of one name, and only those
-        made at a time from `since` on or `before` another, in seconds since 1970, if that is asked for.
+        You can select the entries after a revision, of some kinds (`kinds={"call"}`), of one name, and made at or after
+        the time `since`, or `before` a time, in seconds since 1970.
         """
         await self._open.look()
         history = History(self._open.cached.store)
@@ -542,9 +542,9 @@ class Session(Generic[S]):
             yield entry
 
     async def events(self, after: int = 0) -> AsyncIterator[EventRecord]:
-        """The events that led to the current state, in order, or only those after a revision.
+        """Return the events that led to the current state, in order, optionally only those after a revision.
 
-        A fork's begin with its parent's. What a rewind has undone is not among them, but in the log. Raises
+        A fork's events begin with its parent's. Events that a rewind has undone are only in the log. Raises
         `UnknownRevision` if some were pruned, and `SchemaChanged` if the current code cannot read one.
         """
         head, cached = await self._open.look(), self._open.cached
@@ -552,9 +552,9 @@ class Session(Generic[S]):
             yield each
 
     async def close(self, *, replaced_by: str | None = None, by: str | None = None) -> None:
-        """End the session: until it expires it can be read and forked, but never changed. Closing twice is fine.
+        """Close the session: until it expires it can be read and forked, but not changed. Closing twice is fine.
 
-        `replaced_by` is the session that takes its place, for the log.
+        `replaced_by` names the session that takes its place, for the log.
         """
         cached = self._open.cached
         async with cached.lock:

@@ -39,7 +39,7 @@ SHARED_IDS = tuple(f"{name}:" for name in sorted(SHARED | {"world"}))
 
 
 class Sessions(Generic[S]):
-    """Seeds, opens and sweeps the sessions of an environment, which are held to some limits."""
+    """Seeds, opens and sweeps the sessions of an environment, within some limits."""
 
     def __init__(self, environment: SessionEnvironment, store: Store, limits: SessionLimits | None = None) -> None:
         self.runtime = Runtime(environment, store, limits or SessionLimits())
@@ -66,21 +66,23 @@ class Sessions(Generic[S]):
         incomplete: bool = False,
         default_state: bool = False,
     ) -> Session[S]:
-        """A new session for a task: a row of task data, or a typed task.
+        """Seed a new session for a task: a row of task data, or a typed task.
 
-        `seed` decides the session's rng and ids, and `began` the time at which its clock starts, in seconds since
-        1970; by default a random seed, and now. `session_id` must be unguessable where strangers can call; by default
-        it is. `replaces` is the session whose place this one takes, and `by` the person who seeds, for the log.
-        A row may be `incomplete`: it may lack fields that the environment's `seed` does not read, and which then come
-        with the row that `verify` is given. With `default_state`, a session whose `seed` reads a missing
-        field has the defaults of its state's type.
+        `seed` determines the session's rng and ids, by default at random; `began` is the time at which its clock
+        starts, in seconds since 1970, by default now. `session_id` must be unguessable if strangers can call, as the
+        default one is. `replaces` names the session that this one replaces, and `by` the person who seeds, for the log.
+        With `incomplete`, the row may lack fields that the environment's `seed` does not read; `verify` gets them
+        later, with its `row`. With `default_state`, a session whose `seed` reads a missing field starts from the
+        defaults of its state's type.
         """
         checked_text("owner", owner)
         if session_id is not None:
             checked_text("session_id", session_id)
         row = self._plain(task)
         if session_id is not None and session_id.startswith(SHARED_IDS):
-            raise BadTask(f"a session cannot be named {session_id!r}: that is the name of a shared state")
+            raise BadTask(
+                f"a session cannot be named {session_id!r}: the prefix is reserved for shared states; choose another id"
+            )
         created = self.runtime.now()
         progress = Progress(randbits(63) if seed is None else seed, created if began is None else began)
         if self.environment.state_type is None:
@@ -104,14 +106,13 @@ class Sessions(Generic[S]):
             facts |= {name: value for name, value in (("replaces", replaces), ("lacks", lacks), ("by", by)) if value}
             new = new_session(self.runtime.reader, head, state, progress, facts, self.runtime.limits, start)
         except UNSTORABLE as error:
-            raise BadTask(f"the task, or the state that it was seeded with, cannot be stored: {error}") from error
+            raise BadTask(f"the task or the seeded state cannot be stored: {error}") from error
         return Session(self.cache.add(await new.create()))
 
     async def close_unseeded(self, session_id: str) -> None:
-        """Close a session before it is seeded: until that has expired, none can be seeded with its id.
+        """Close a session before it is seeded: until it expires, this id cannot be seeded.
 
-        In its place is a closed session without a state, which is of no environment. Raises `StoreError` if there is a
-        session with this id.
+        The store gets a closed session without a state or an environment. Raises `StoreError` if the session exists.
         """
         runtime = self.runtime
         head = replace(runtime.new_head(session_id=session_id, scope="unseeded"), closed=True)
@@ -123,7 +124,7 @@ class Sessions(Generic[S]):
             with contained:
                 return to_jsonable_python(task)
         except UnicodeEncodeError as error:
-            raise BadTask("the task is not JSON: a key in it is not a text that can be written") from error
+            raise BadTask("the task is not JSON: a key in it is not valid Unicode") from error
         except (PydanticSerializationError, ValueError, RecursionError) as error:
             raise BadTask(f"the task is not JSON: {error}") from error
 
@@ -151,8 +152,8 @@ class Sessions(Generic[S]):
             returned = await self._run_seed({**available, "state": lambda: draft})
             if returned is not None:
                 raise DefinitionError(
-                    f"{self.environment.name}.seed changes the `state` that it is given, and returns nothing: there is "
-                    f"a world to start from; not {type(returned).__name__}"
+                    f"{self.environment.name} has a world, so seed must change the given `state` and return None, "
+                    f"not {type(returned).__name__}"
                 )
             with contained:
                 state, patch = commit(draft)
@@ -179,9 +180,9 @@ class Sessions(Generic[S]):
             raise BadTask(f"the state has no default for {lacking}") from None
 
     async def open(self, session_id: str, *, include_closed: bool = False) -> Session[S]:
-        """A handle on a session that was seeded before, here or in any other process.
+        """Open a session that was seeded before, in this or any other process.
 
-        A closed one can be opened too, to be read and forked, if that is asked for.
+        With `include_closed`, you can also open a closed session, to read and fork it.
         """
         cached = self.cache.sessions.get(session_id) if isinstance(session_id, str) else None
         if cached is None:
@@ -204,7 +205,9 @@ class Sessions(Generic[S]):
         runtime.ensure_live(head, include_closed)
         if head.environment != self.environment.name:
             raise SessionError(
-                session_id, f"session {session_id!r} is of {head.environment}, not of {self.environment.name}"
+                session_id,
+                f"session {session_id!r} belongs to the environment {head.environment!r}, not "
+                f"{self.environment.name!r}",
             )
         cached = CachedSession(runtime.reader, head, runtime.limits)
         cached.load(await runtime.reader.understood(document), document)
@@ -233,14 +236,14 @@ class Sessions(Generic[S]):
         return StatelessSession(self.cache, session_id, task, progress)  # type: ignore[return-value]
 
     def forget(self, session_id: str) -> None:
-        """Keep nothing of a session in memory: the next use reads it from the store."""
+        """Drop a session from memory: the next use reads it from the store."""
         self.cache.drop(session_id)
 
     async def stop(self) -> None:
-        """Stop all resources that this process has. Sessions that go on restore theirs, or start them again."""
+        """Stop all resources of this process. Sessions that continue restore theirs, or start them again."""
         await self.cache.stop()
 
     async def sweep(self) -> int:
-        """Remove the sessions in the store that have expired; tells how many."""
+        """Remove the expired sessions from the store; returns how many."""
         self.cache.drop_expired()
         return await self.store.sweep(self.runtime.now())

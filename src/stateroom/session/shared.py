@@ -1,4 +1,4 @@
-"""Shared state: what sessions have in common, of one user or of the whole environment.
+"""Shared states of sessions: of one user, or of the whole environment.
 
 A shared state is kept as a session of its own, so that it has a log, revisions and a way to be looked at. A call that
 changes it changes its session too (that got an entry at least), and a store commits to one session at a time. So that
@@ -55,7 +55,7 @@ GRACE_SECONDS = 1.0
 
 
 class SharedConflict(Exception):
-    """Another session changed a shared state first, and no rule says how to bring both changes together."""
+    """Another session changed a shared state first, and no rule merges both changes."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared.name)
@@ -80,12 +80,12 @@ class Shared:
         self._runtime = runtime
         self._store = runtime.store
         self._settled = settled
-        """The revision at which it is known that no intent is open."""
+        """A revision at which no intent was open."""
         self._change: tuple[dict[str, Any], Change] | None = None
-        """What the intent that this process has put at the end of the log is about."""
+        """The facts of this process's intent at the end of the log."""
 
     async def view(self) -> View:
-        """The state as of now."""
+        """The current state."""
         async with self.cached.lock:
             await self._catch_up()
             return View(self, self.cached.state, self.cached.head.revision)
@@ -116,7 +116,7 @@ class Shared:
         return await commit(cached, attempt, "a change")
 
     async def complete(self) -> None:
-        """Enter the change that was announced: the session has decided for it."""
+        """Commit the announced change, which the session has accepted."""
         assert self._change is not None
         facts, change = self._change
         try:
@@ -124,10 +124,10 @@ class Shared:
         except (StoreUnavailable, SessionError) as error:  # the next one to come here does it
             self.cached.stale = True
             if not isinstance(error, Conflict | DuplicateCall):
-                logger.warning("a change of %s is still to be entered: %s", self.cached.head.id, error)
+                logger.warning("a change of %s could not be applied yet: %s", self.cached.head.id, error)
 
     async def drop(self) -> None:
-        """Take back the change that was announced: the session has decided against it."""
+        """Drop the announced change, which the session has rejected."""
         assert self._change is not None
         try:
             await self._drop(self._change[0])
@@ -154,7 +154,7 @@ class Shared:
             await self._store.touch(head.id, now=now, expires=now + runtime.limits.shared_ttl)
 
     async def _settle(self, *, abandon: bool) -> None:
-        """Follow up the intent at the end of the log, if there is one and it can be."""
+        """Complete the intent at the end of the log, if there is one and its session has decided."""
         cached = self.cached
         revision = cached.head.revision
         [newest] = await self._store.entries(cached.head.id, after=revision - 1, until=revision)
@@ -184,7 +184,7 @@ class Shared:
         return typed(document, cached.state_type)
 
     async def _decided(self, intent: LogEntry, *, abandon: bool) -> bool | None:
-        """Whether the session has decided for an intent, or against it; None if it has not decided."""
+        """Whether the session has accepted an intent; None if it has not decided."""
         session, revision = intent.facts["session"], intent.facts["revision"]
         try:
             head = await self._store.head(session)
@@ -198,7 +198,7 @@ class Shared:
         if entry is None:
             if head.revision >= revision:
                 raise BadData(
-                    f"session {session!r} has no entry {revision}, which decides about {self.cached.head.id!r}"
+                    f"session {session!r} lacks entry {revision}, which decides a change of {self.cached.head.id!r}"
                 )
             return None
         shared = entry.facts.get("shared", {})
@@ -234,7 +234,7 @@ class SharedStates:
         self._open: LRU[str, Shared] = LRU(runtime.limits.hot)
 
     async def views(self, cached: CachedSession, names: frozenset[str], user: str | None = None) -> dict[str, View]:
-        """What a session shares, by name; `user` is whose state it is, by default that of the task's user."""
+        """The shared states of a session, by name; `user` is by default the task's user."""
         return {name: await self._view(cached, name, user) for name in sorted(names)}
 
     async def _view(self, cached: CachedSession, name: str, user: str | None) -> View:
@@ -326,7 +326,7 @@ class SharedStates:
                 await views[name].shared.complete()
 
     def forget(self) -> None:
-        """Keep no shared state in memory: the next use reads it from the store."""
+        """Drop all shared states from memory: the next use reads them from the store."""
         self._open.clear()
 
 
@@ -348,7 +348,7 @@ KEPT_SECONDS = 365 * 24 * 3600.0
 
 
 def is_world(session: str) -> bool:
-    """Whether this is the id of a world: then it says all that the world is."""
+    """Whether this is the id of a world, which determines the world's content."""
     return session.startswith(shared_id("world", ""))
 
 
@@ -358,7 +358,7 @@ class World(NamedTuple):
     id: str
     state: State
     size: int
-    """How many bytes it has as it is stored."""
+    """Its stored size in bytes."""
 
 
 class Worlds:
@@ -370,7 +370,7 @@ class Worlds:
         self._making = asyncio.Lock()
 
     async def current(self) -> World:
-        """The world that new sessions start from. The store has it, and keeps it for as long as they live."""
+        """The world that new sessions start from, stored for as long as they live."""
         async with self._making:
             if self._made is None:
                 self._made = await self._make()
@@ -383,7 +383,7 @@ class Worlds:
         return made
 
     async def renew(self, world: str) -> None:
-        """Let a world go on living, for as long as sessions that start from it may; `UnknownSession` if it is gone."""
+        """Renew the expiry of a world for its sessions; raises `UnknownSession` if it is gone."""
         runtime = self._runtime
         head, now = await runtime.shared_head(world), runtime.now()
         if head.expires < now + runtime.limits.ttl + KEPT_SECONDS / 2:
@@ -420,7 +420,7 @@ class Worlds:
 
 
 def first_state(environment: SessionEnvironment, hook: str, state: Any) -> State:
-    """What `seed` or `world` returned, as a valid copy that nobody else has.
+    """The state that `seed` or `world` returned, as a valid private copy.
 
     If a base class of the environment made it, in a base class of its state, the fields that are new have defaults.
     """
@@ -434,8 +434,8 @@ def first_state(environment: SessionEnvironment, hook: str, state: Any) -> State
         if lacking := [
             name for name, field in wanted.model_fields.items() if field.is_required() and name not in fields
         ]:
-            missing = f"{environment.name}.{hook} returns a {given.__name__}, which has no {', '.join(lacking)}"
-            raise DefinitionError(f"{missing}; write a {hook} that returns a {wanted.__name__}, or give a default")
+            missing = f"{environment.name}.{hook} returns a {given.__name__} without {', '.join(lacking)}"
+            raise DefinitionError(f"{missing}; write a {hook} that returns a {wanted.__name__}, or add defaults")
         state = wanted.model_construct(**fields)
     with contained:
         copy: State = shape_of(wanted).validate_copy(state, ())

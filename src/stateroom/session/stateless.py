@@ -1,4 +1,4 @@
-"""Sessions of environments that have no state: they touch no store, and there is no history to go back in."""
+"""Sessions of environments without a state: they use no store and keep no history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stateroom.session.session import Session
 
 
 class NothingStored(OpenSession):
-    """Stands for what is known of a session that is stored nowhere: whoever asks for that is refused."""
+    """Replaces the cached data of a session that is not stored; every use of it raises."""
 
     seems_over = False
 
@@ -84,11 +84,11 @@ class StatelessSession(Session[None]):
         return await run_verifier(runtime.runner, procedure, self._context(), episode, no_path, lend)
 
     async def log(self, **wanted: Any) -> AsyncIterator[LogEntry]:
-        """Nothing: there is no log."""
+        """Nothing: a stateless session keeps no log."""
         nothing: tuple[LogEntry, ...] = ()
         for entry in nothing:
             yield entry
 
     async def close(self, *, replaced_by: str | None = None, by: str | None = None) -> None:
-        """End the session: its tools cannot be called any more."""
+        """Close the session: its tools cannot be called any more."""
         self.closed = True

@@ -34,7 +34,7 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine. On Ctrl-C the coroutine is cancelled, and has ended when this raises."""
+        """Run a coroutine and return its result. On Ctrl-C it is cancelled, and has ended when this raises."""
         future: Future[T] = Future()
         tasks: list[asyncio.Task[T]] = []
 
@@ -89,10 +89,9 @@ class LogEntries(list[LogEntry]):
 
 
 class Blocking:
-    """A `Session`, `Sessions` or another part of them, whose methods block: all names are those of the original.
+    """Wraps a `Session`, `Sessions` or a part of them in blocking methods with the same names.
 
-    What a coroutine returns is returned, what an async iterator yields is a list, and a lease is used in a plain
-    `with`.
+    A coroutine's result is returned, an async iterator becomes a list, and a lease works in a plain `with`.
     """
 
     def __init__(self, original: Any, loop: BackgroundLoop) -> None:
@@ -139,4 +138,4 @@ class Blocking:
 
 
 ORIGINALS = (Session, StatelessSession, Sessions, SessionAgent, Lease)
-"""What is handed out as a `Blocking`."""
+"""The types that are returned as a `Blocking`."""

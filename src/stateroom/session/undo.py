@@ -1,4 +1,4 @@
-"""Undo and redo: where they lead, found in the log alone.
+"""Undo and redo: finding the revision to restore from the log alone.
 
 A step is a call, an edit, or something that is said to the agent; all that the agent says and does about it belongs to
 it. A step that was undone is not on the line that leads to the state any more, so the next undo takes the one before.
@@ -23,10 +23,10 @@ class RewindTarget(NamedTuple):
     undone: int | None = None
     """For an undo or a redo: the newest revision that was undone."""
     steps: int = 0
-    """And how many steps that is."""
+    """The number of steps."""
 
     def facts(self) -> dict[str, Any]:
-        """What its entry says."""
+        """The facts of its entry."""
         return {"to": self.to} if self.undone is None else {"to": self.to, "undone": self.undone}
 
 
@@ -82,7 +82,7 @@ async def _places(history: History, head: Head, revision: int) -> AsyncIterator[
         if entry is not None and entry.kind == "rewind":
             continue
         replied = entry is not None and entry.kind == "call" and entry.name == "reply"
-        if begun and not (is_message and replied):  # a reply and the message that tells it are one step
+        if begun and not (is_message and replied):  # a reply and the message with it are one step
             yield at
         if entry is None:
             return

@@ -55,7 +55,7 @@ class Verification:
         added = self._added_fields()
         if cached.verdict_facts is not None:
             if cached.verdict_facts.get("response", digest(response)) != digest(response):
-                raise SessionSealed(cached.head.id, "it was given for another response")
+                raise SessionSealed(cached.head.id, "it is for another response")
             return Verdict(**cached.verdict_facts["verdict"])
         if cached.head.closed:
             raise SessionClosed(cached.head.id)
@@ -63,7 +63,7 @@ class Verification:
         try:
             await cached.append(cached.prepare("verdict", {**facts, **person(self.by)}, call_id=VERDICT))
         except (Conflict, DuplicateCall):
-            raise RetryCommit from None  # what was judged is no longer what is there
+            raise RetryCommit from None  # the judged state is outdated
         except UNSTORABLE as error:
             raise BadVerdict(f"verify returned a Verdict that cannot be stored: {error}") from error
         return verdict
@@ -87,7 +87,7 @@ class Verification:
                 raise InvalidArguments(f"{name}: {message}", {name: message}) from error
             if not same(typed, value):
                 raise Contradiction(
-                    f"{name}: the session was seeded with another value; verify it with the row that it was seeded with"
+                    f"{name}: the session was seeded with another value; pass the row that it was seeded with"
                 )
         return added
 
@@ -147,11 +147,11 @@ class Rescored(NamedTuple):
 
 
 class Rescorer:
-    """Gives stored sessions of an environment new verdicts. It does not matter whether they are closed or expired."""
+    """Judges stored sessions of an environment again, also closed and expired ones. Nothing is written."""
 
     def __init__(self, environment: SessionEnvironment, store: Store, *, timeout: float = 30.0) -> None:
         if environment.state_type is None:
-            raise DefinitionError(f"{environment.name} is stateless: no store has its sessions")
+            raise DefinitionError(f"{environment.name} is stateless: its sessions are not stored")
         self._environment = environment
         self._reader = Reader(store, environment.state_type)
         self._store = store
@@ -163,11 +163,11 @@ class Rescorer:
         await self._manager.stop()
 
     async def judge(self, session: str, response: Any = None, *, at: int | None = None) -> Rescored:
-        """Judge the state that the session's verdict is of, with the same response.
+        """Judge the state of the session's verdict again, with the same response.
 
-        By default the response is what was said in the session until then.
-        `at` chooses another state: that of a revision or, if it is negative, that of -`at` calls before the judged one.
-        Raises a `SessionError` if the store no longer has what the verifier is to see.
+        By default the response is the session's conversation up to then.
+        `at` chooses another state: that of a revision or, if negative, that of -`at` calls before the judged one.
+        Raises a `SessionError` if the store lacks data that the verifier needs.
         """
         history, store, environment = History(self._store), self._store, self._environment
         loaded, first = await asyncio.gather(  # at once, which is one round trip to a store far away
@@ -175,14 +175,17 @@ class Rescorer:
         )
         head = loaded.head
         if head.environment != environment.name:
-            raise SessionError(session, f"session {session!r} is of {head.environment}, not of {environment.name}")
+            raise SessionError(
+                session,
+                f"session {session!r} belongs to the environment {head.environment!r}, not {environment.name!r}",
+            )
         entry = await self._verdict(loaded)
         judged = None if entry is None else entry.revision - 1
         revision = await self._chosen(session, at, judged, head.revision)
         if response is None:
             response = response_of(await history.line(session, revision, kinds=SPOKEN))
         elif entry is not None and entry.facts.get("response", digest(response)) != digest(response):
-            raise SessionError(session, f"the verdict on session {session!r} is of another response than this one")
+            raise SessionError(session, f"the verdict of session {session!r} is for another response")
         # Since the verdict nothing has changed: the newest is what was judged.
         document = await (history.outline_in(loaded) if revision == judged else history.outline(session, revision))
         standing = await self._reader.understood(document)
@@ -224,18 +227,20 @@ class Rescorer:
         """The revision to judge."""
         if at is None:
             if judged is None:
-                raise SessionError(session, f"session {session!r} has no verdict: say which of its revisions to judge")
+                raise SessionError(session, f"session {session!r} has no verdict: choose a revision to judge")
             return judged
         last = newest if judged is None else judged
         if at > 0:
             if at > last:
-                raise UnknownRevision(session, f"session {session!r} has no state at {at} to judge: it has 1 to {last}")
+                raise UnknownRevision(
+                    session, f"session {session!r} cannot be judged at revision {at}; choose 1 to {last}"
+                )
             return at
         entries = [entry async for entry in History(self._store).entries(session, until=last)]
         calls = [entry.revision for entry in line_to(entries, last)[1] if entry.kind == "call"]
         if at == 0 or -at > len(calls):
             raise UnknownRevision(
-                session, f"session {session!r} has no state {-at} calls back to judge: {len(calls)} have led to it"
+                session, f"session {session!r} cannot be judged {-at} calls back; it has {len(calls)}"
             )
         return calls[at] - 1
 
@@ -251,12 +256,14 @@ class Rescorer:
         """The shared states that the verifier asks for, as it saw them when it gave its verdict."""
         if verdict is None:
             asked = " and ".join(names)
-            raise SessionError(session, f"verify asks for {asked}: what that was is known only at the judged revision")
+            raise SessionError(session, f"verify needs {asked}, which is known only at the judged revision")
         views = verdict.facts.get("views", {})
         states: dict[str, State] = {}
         for name in names:
             if name not in views:
-                message = f"verify asks for {name}, and the verdict on session {session!r} does not say which it saw"
+                message = (
+                    f"verify needs {name}, but the verdict of session {session!r} does not record which version it saw"
+                )
                 raise SessionError(session, message)
             states[name] = await self._seen(name, verdict, *views[name])
         return states
@@ -265,6 +272,6 @@ class Rescorer:
         reader = Reader(self._store, self._environment.shared_types[name])
         standing, document = await reader.read(identity, revision)
         if document.head.created > verdict.at:
-            raise SessionError(identity, f"what the verifier saw as {name} is gone: {identity!r} was made anew since")
+            raise SessionError(identity, f"the {name} that the verifier saw is gone: {identity!r} was recreated since")
         state: State = standing.state
         return state

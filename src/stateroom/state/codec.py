@@ -77,12 +77,12 @@ def digest_of(content: bytes) -> str:
 
 
 def _content_of(value: str | bytes) -> bytes:
-    """What is stored of a large value. Half a surrogate pair is no Unicode, but a text can have it."""
+    """The stored bytes of a large value. A text may contain half a surrogate pair, although that is not Unicode."""
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
 
 
 class References(msgspec.Struct):
-    """What is not written out where it stands, because a reader finds it elsewhere.
+    """The values that are replaced by references, because a reader finds them elsewhere.
 
     A text of at least `least` characters, or bytes of at least `least`, are large. The keys of a dict and the members
     of a set are always written out: those are looked up by what they are.
@@ -101,7 +101,7 @@ class References(msgspec.Struct):
         self.texts = {text: number for number, text in enumerate(texts)}
 
     def refer(self, value: str | bytes) -> Ext | None:
-        """What is written in the place of a text or of bytes; None if that is to be the value itself."""
+        """The reference to write for a text or bytes; None to write the value itself."""
         number = self.texts.get(value) if isinstance(value, str) else None
         if number is None and len(value) < self.least:
             return None
@@ -228,9 +228,9 @@ class _Extensions:
 
 
 def why_not_decoded(data: bytes, error: Exception) -> str:
-    """What is wrong with data, given what the decoder says of it."""
+    """The problem with some data, given the decoder's error."""
     if bytes(memoryview(data)[:1]) == b"\xc1":  # msgpack never has it; stores put it before what they have transformed
-        return "it is compressed or encrypted, and the store's URL does not say so (compress=, keys=)"
+        return "it is compressed or encrypted; add compress= or keys= to the store's URL"
     return str(error)
 
 
@@ -379,7 +379,7 @@ _HOLDERS = frozenset({Large, dict, list, tuple})
 
 
 def large_in(value: Any) -> Iterator[Large]:
-    """What is missing in plain data. A set has none, and neither have the keys of a dict."""
+    """The missing values in plain data. Sets and the keys of a dict never have any."""
     kind = type(value)
     if kind is Large:
         yield value

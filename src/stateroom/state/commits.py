@@ -52,7 +52,7 @@ def commit(draft: S) -> Change:
 
 
 def changes_in(draft: Any) -> Patch:
-    """What has changed in a draft so far, checked; the draft goes on."""
+    """The changes of a draft so far, checked; the draft stays open."""
     patch: Patch = []
     _check_model(draft, (), patch, [])
     return patch
@@ -223,7 +223,7 @@ def _check_dict(draft: DraftDict, path: Path, patch: Patch, ruled: list[Path]) -
 
 
 def _replaced(old: Any, value: Any, shape: Shape, path: Path, patch: Patch) -> Any:
-    """What takes the place of an entry, checked.
+    """The replacement of an entry, checked.
 
     Of a frozen record that is a changed copy of the old one, only what differs is checked and written down.
     """

@@ -48,7 +48,7 @@ ARRAYS = ("array", "numpy", "torch", "jax", "jaxlib", "tensorflow", "pandas", "p
 """Modules whose types are arrays of numbers."""
 
 PLAIN_TYPES = "str, int, float, bool, bytes"
-"""What any value can be written as, for error messages."""
+"""The types that are always possible, for error messages."""
 
 ALIASES = (TypeAliasType, getattr(typing, "TypeAliasType", TypeAliasType))
 """Of typing_extensions, and of the `type` statement."""
@@ -107,7 +107,7 @@ class _Compiler:
         vars(self).update(before)
 
     def ensure_unambiguous(self) -> None:
-        """Refuse a union in which what is stored does not tell the type, once all fields are known."""
+        """Refuse a union whose members look the same once stored; called once all fields are known."""
         for union, where in self.unions:
             for why in union.mixed_up():
                 raise DefinitionError(f"{where}: {why}")
@@ -147,7 +147,7 @@ class _Compiler:
         if origin is Literal:
             if any(isinstance(choice, Enum) and not isinstance(choice, str | int) for choice in args):
                 raise DefinitionError(
-                    f"{where}: {_name(annotation)} would be read back as plain values; use the Enum itself"
+                    f"{where}: {_name(annotation)} would be read back as a plain value; use the Enum itself"
                 )
             return self.choice(Shape(annotation), [choice for choice in args if isinstance(choice, Enum)], where)
         if annotation is None or annotation in LEAVES:
@@ -158,23 +158,23 @@ class _Compiler:
             return self.choice(Shape(annotation), list(annotation), where)
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             return self.model(annotation, where)
-        refusal = f"{where}: {_name(annotation)} cannot be kept in a state"
+        refusal = f"{where}: {_name(annotation)} cannot be stored in a state"
         raise DefinitionError(f"{refusal}; use {_alternative(annotation, origin or annotation)}")
 
     def choice(self, shape: Shape, choices: list[Any], where: str) -> Shape:
-        """A place where members of an enum may stand: each must be told by its value."""
+        """A place for members of an enum: each must be identified by its value."""
         for choice in choices:
             if self.config.get("use_enum_values"):
                 raise DefinitionError(
-                    f"{where}: with use_enum_values it holds a {type(choice).__name__} or its value, by how it "
-                    "was set; drop use_enum_values, or declare the type of the values"
+                    f"{where}: with use_enum_values it holds a {type(choice).__name__} or its value, depending on how "
+                    "it was set; drop use_enum_values, or declare the type of the values"
                 )
             try:
                 is_known = shape.read(decode(encode(choice))) is choice
             except (TypeError, ValueError, BadData, InvalidState):
                 is_known = False
             if not (_is_plain(choice.value) and is_known):
-                raise DefinitionError(f"{where}: the value of {choice} cannot be stored, or does not lead back to it")
+                raise DefinitionError(f"{where}: the value of {choice} cannot be stored, or is not read back as it")
         return shape
 
     def container(self, annotation: Any, origin: type, args: tuple[Any, ...], where: str) -> Shape:
@@ -195,7 +195,7 @@ class _Compiler:
             return TupleShape(annotation, items, repeated)
         item = self.annotation(args[0], where)
         if not item.leaf:
-            raise DefinitionError(f"{where}: {_name(args[0])} can change, so it cannot be in a {origin.__name__}")
+            raise DefinitionError(f"{where}: {_name(args[0])} is mutable, so it cannot be in a {origin.__name__}")
         return SetShape(annotation, item)
 
     def _guard(self, shape: Shape, annotation: Any, notes: Sequence[Any], where: str) -> Shape:
@@ -206,7 +206,7 @@ class _Compiler:
         if any(_looks(check) for note in notes for check in (note.metadata if isinstance(note, FieldInfo) else [note])):
             if self.is_part:
                 raise DefinitionError(
-                    f"{where}: a validator of a part cannot take `info`, for a part changes without the whole; "
+                    f"{where}: a validator of a part cannot take `info`, because a part changes without the whole; "
                     "put it on the field"
                 )
             self.looks = True
@@ -220,12 +220,12 @@ class _Compiler:
 
 
 def _alternative(annotation: Any, origin: Any) -> str:
-    """What an author writes in place of a type that cannot be kept."""
+    """What an author can write in place of a type that cannot be stored."""
     if origin in CONTAINERS:
         parts = {dict: "dict[str, int]", tuple: "tuple[int, ...]"}
-        return f"one that says of what, for example {parts.get(origin, f'{origin.__name__}[str]')}"
+        return f"a type with parameters, for example {parts.get(origin, f'{origin.__name__}[str]')}"
     if annotation in (Any, object):
-        return "pydantic's JsonValue, or the type that it has"
+        return "pydantic's JsonValue, or the exact type"
     if not isinstance(origin, type):
         return PLAIN_TYPES
     if is_dataclass(origin) or is_typeddict(origin) or hasattr(origin, "_fields"):
@@ -241,7 +241,7 @@ def _alternative(annotation: Any, origin: Any) -> str:
     if issubclass(origin, Iterable) and origin.__module__ in ("collections", "collections.abc", "typing"):
         return "list"
     if origin is Callable:
-        return "a str that names the function, which stays in your code"
+        return "a str that names the function"
     return f"{PLAIN_TYPES}, or a model with its fields"
 
 
@@ -274,7 +274,7 @@ def _is_key(annotation: Any) -> bool:
 
 def _ensure_no_hidden_state(model: type[BaseModel], where: str) -> None:
     if issubclass(model, RootModel):
-        raise DefinitionError(f"{where}: {model.__name__} is a RootModel; use the type that it wraps")
+        raise DefinitionError(f"{where}: {model.__name__} is a RootModel; use the wrapped type")
     if model.model_config.get("extra") == "allow":
         raise DefinitionError(f"{where}: {model.__name__} allows extra fields, which have no type; declare them")
     for name in model.__private_attributes__:

@@ -73,12 +73,12 @@ class Difference(NamedTuple):
 
 
 def differences(old: Any, new: Any) -> list[ChangeData]:
-    """What differs between two states, as plain data."""
+    """Return the differences between two states, as plain data."""
     return [_data(difference, old, str(difference)) for difference in diff(old, new)]
 
 
 def diff(old: Any, new: Any, path: Path = ()) -> Iterator[Difference]:
-    """What differs between two states, as plain data, place by place."""
+    """Return the differences between two states, as plain data, place by place."""
     if type(old) is not type(new) or not isinstance(new, dict | list):
         if type(old) is not type(new) or (old != new and not (old != old and new != new)):  # noqa: PLR0124 - not a number
             yield Difference(path, "changed", old, new)
@@ -155,7 +155,7 @@ def _rank(part: Any) -> tuple[float, bytes]:
 
 
 def _data(difference: Difference, old: Any, text: str) -> ChangeData:
-    """A difference as JSON data. The state before it tells keys from indices."""
+    """A difference as JSON data. The state before it distinguishes keys from indices."""
     place: list[str | int] = []
     for number, step in enumerate(difference.place):
         old = old[difference.place[number - 1]] if number else old
@@ -169,7 +169,7 @@ Described = Iterator[tuple[Difference, str]]
 
 
 def _described(state: Any, kind: str, path: Path, needs: list[Any]) -> Described:
-    """What an operation of a patch will change."""
+    """The changes that an operation of a patch will make."""
     place = format_path(path)
     owner = state
     for step in path[:-1] if kind in ("set", "del") else path:

@@ -236,7 +236,7 @@ def _pool(draft: DraftModel, state: BaseModel, pool: dict[int, Any]) -> None:
     for name in getattr(draft, "_draft_touched", draft._draft_shape.branches):
         if fields[name] is base[name] or getattr(fields[name], "_draft_base", None) is not base[name]:
             continue
-        if name in set_as_a_whole:  # by a validator, say: then the draft does not tell what was committed
+        if name in set_as_a_whole:  # by a validator, say: then the draft does not show what was committed
             continue
         if isinstance(fields[name], DraftModel):
             _pool(fields[name], now[name], pool)

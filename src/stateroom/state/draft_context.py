@@ -19,7 +19,7 @@ DRAFTS: dict[type, Callable[[Any, DraftContext, Any], Any]] = {}
 
 
 class DraftContext(msgspec.Struct, eq=False):
-    """What the drafts of one call share."""
+    """The context that the drafts of one call share."""
 
     closed: str | None = None
     """Why they may not be changed; None while they may."""
@@ -34,11 +34,11 @@ class DraftContext(msgspec.Struct, eq=False):
             raise ReadOnlyState(self.closed)
 
     def emit(self, draft: Any, event: Event) -> None:
-        """Let an event happen to the state that a draft stands for; refused, unless the state changes by events."""
+        """Apply an event to the state of a draft; refused, unless the state changes by events."""
         self.check()
         raise DefinitionError(
-            f"{type(event).__name__} cannot be emitted on this {type(draft).__name__}: events are emitted by tools, on "
-            "the session's state, if its class has methods marked @applies"
+            f"{type(event).__name__} cannot be emitted on this {type(draft).__name__}: only tools can emit events, on "
+            "the session's state, and its class needs methods marked @applies"
         )
 
     def draft(self, value: Any, shape: Shape) -> Any:

@@ -29,9 +29,9 @@ UNCOMPARED = 2
 class DraftList(list[Any]):
     """A list that knows which of its items are those of its base.
 
-    Items keep their identity, so what became of them is seen at the end, however often they were moved, and by whom:
-    C code (`heapq`, say) edits a list without calling its methods. To change a few items of a wide list stays cheap,
-    because the places at which the tool put something are noted.
+    Items keep their identity, so a commit sees where they are, however they were moved, even by C code such as `heapq`,
+    which edits a list without calling its methods. Changing a few items of a wide list is cheap, because the changed
+    places are noted.
     """
 
     __slots__ = (
@@ -315,8 +315,8 @@ class DraftList(list[Any]):
             if any(type(item) not in LEAVES and id(item) in committed for item in lost):
                 raise TamperedState(
                     path,
-                    "the list was changed past its own methods (by heapq, say), and its items can change; "
-                    "use tuples, or models that define <",
+                    "something (perhaps heapq) changed the list without calling its methods, and its items are "
+                    "mutable; use tuples, or models that define <",
                 )
         return bool(lost) or len(self) != len(self.seen)
 
@@ -380,7 +380,7 @@ def _splices_at(changed: list[int], size: int, old_size: int) -> list[Splice]:
 
 
 def _compare(now: list[Any], old: list[Any], front: int, back: int) -> tuple[list[Splice], Order | None]:
-    """What leads from the old items to the current ones, which are the same objects: the smaller of two ways.
+    """The smaller of two ways from the old items to the current ones, which are the same objects.
 
     Splices store again what was moved past others. An order stores an index for each item. At least `front` and `back`
     items at either end are the same.

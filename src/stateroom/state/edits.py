@@ -43,7 +43,7 @@ class EditChange(BaseModel):
     @model_validator(mode="after")
     def _says_what_to_do(self) -> Self:
         if self.gone == ("value" in self.model_fields_set):
-            raise ValueError('a change has a "value", or "gone": true')
+            raise ValueError('a change must have either a "value" or "gone": true')
         return self
 
 
@@ -51,7 +51,7 @@ _CHANGES = TypeAdapter(list[EditChange])
 
 
 def read_changes(changes: Any) -> list[EditChange]:
-    """The changes of an edit, from JSON data; `InvalidState` if they are none."""
+    """Read the changes of an edit from JSON data; raises `InvalidState` for other data."""
     try:
         return _CHANGES.validate_python(changes, strict=True)
     except ValidationError as error:
@@ -60,7 +60,7 @@ def read_changes(changes: Any) -> list[EditChange]:
 
 
 def edit(draft: State, changes: Iterable[EditChange]) -> None:
-    """Make changes in a draft of a state; what is equal to what stands there changes nothing.
+    """Make changes in a draft of a state; a value equal to the current one changes nothing.
 
     Raises `InvalidState` with the place of the first change that cannot be made. The author's validators run when the
     draft is committed.
@@ -92,13 +92,13 @@ class _Place(NamedTuple):
 
 
 def _changed(owner: _Place, steps: tuple[str | int, ...], change: EditChange) -> Any:
-    """What stands in the place of `owner` after a change below it: itself, unless it cannot be changed in place."""
+    """The value of `owner` after a change below it: itself, unless it cannot be changed in place."""
     key = _key(owner, steps[0])
     here = (*owner.path, key)
     old = _part(owner, key)
     if len(steps) > 1:
         if old is NOTHING:
-            raise InvalidState(here, "there is nothing here; set it as a whole")
+            raise InvalidState(here, "nothing is stored here; set it as a whole")
         new = _changed(_Place(old, owner.shape.part(key).member(_kind(old)), here), steps[1:], change)
         return owner.value if new is old else _put(owner, key, new, here)
     if change.gone:
@@ -119,15 +119,15 @@ def _key(owner: _Place, step: str | int) -> Any:
     value, shape, path = owner
     if isinstance(shape, ModelShape):
         if step not in shape.fields:
-            raise InvalidState((*path, step), f"{shape.model.__name__} has no such field")
+            raise InvalidState((*path, step), f"{shape.model.__name__} does not have this field")
         return step
     if isinstance(value, dict) and isinstance(shape, DictShape | JsonShape):
         return _parsed(shape.key, step, (*path, step))
     if isinstance(value, list | tuple):
         if type(step) is not int or not 0 <= step <= len(value):
-            raise InvalidState((*path, step), f"an index from 0 to {len(value)} is needed here")
+            raise InvalidState((*path, step), f"should be an index from 0 to {len(value)}")
         return step
-    raise InvalidState((*path, step), f"a {_kind(value).__name__} has no parts that can be set; set it as a whole")
+    raise InvalidState((*path, step), f"the parts of a {_kind(value).__name__} cannot be set; set it as a whole")
 
 
 def _part(owner: _Place, key: Any) -> Any:
@@ -161,9 +161,9 @@ def _put(owner: _Place, key: Any, new: Any, here: Path) -> Any:
 def _delete(owner: _Place, key: Any, here: Path, old: Any) -> Any:
     value = owner.value
     if isinstance(value, BaseModel):
-        raise InvalidState(here, "a field cannot be deleted; give it another value")
+        raise InvalidState(here, "a field cannot be deleted; set another value")
     if old is NOTHING:
-        raise InvalidState(here, "there is nothing here to delete")
+        raise InvalidState(here, "nothing is stored here to delete")
     if isinstance(value, tuple):
         return (*value[:key], *value[key + 1 :])
     del value[key]

@@ -14,9 +14,9 @@ NUMBERS = (bool, int, float)
 
 
 def deep_equal(one: Any, other: Any) -> bool:
-    """Compare values part by part: `==` is an author's word on a model, and takes 1 for True.
+    """Compare values part by part, because authors can override `==` on a model, and 1 == True.
 
-    Where neither can make a difference it is used all the same, for it is much faster.
+    Where that cannot make a difference, `==` is used, because it is much faster.
     """
     if one is other:
         return True

@@ -30,7 +30,7 @@ class EventContext(DraftContext, eq=False, kw_only=True):
     @classmethod
     def of(cls, state: State, pool: dict[int, Any] | None = None) -> EventContext:
         """The context of a draft of this state."""
-        why = f"{type(state).__name__} changes by events only; change it by an event: state.emit(…)"
+        why = f"{type(state).__name__} can only change by events; call state.emit(…)"
         return cls(why, pool, base=state, by_events=why)
 
     def emit(self, draft: Any, event: Event) -> None:
@@ -55,11 +55,13 @@ class EventContext(DraftContext, eq=False, kw_only=True):
         for event in self.emitted:
             _happen(again, self.base, event)
         if not deep_equal(_by_place(changes_in(draft)), _by_place(changes_in(again))):
-            raise ReadOnlyState(f"{self.by_events}. Its events, applied once more, do not come to the same state")
+            raise ReadOnlyState(f"{self.by_events}. Applying its events again gives a different state")
 
     def _ensure_not_failed(self) -> None:
         if self.failed is not None:
-            raise InvalidState((), f"{type(self.failed).__name__} could not be applied; look before you emit an event")
+            raise InvalidState(
+                (), f"{type(self.failed).__name__} could not be applied; check the state before you emit an event"
+            )
 
 
 def _by_place(changes: Patch) -> Patch:
@@ -68,9 +70,9 @@ def _by_place(changes: Patch) -> Patch:
 
 
 def fold(state: S, events: Iterable[Event]) -> S:
-    """The state after the events of a call; what they do not touch is shared with the state that is given.
+    """Return the state after some events; it shares all unchanged parts with the given state.
 
-    Of a state that may only be read, such as `session.state`, it gives one that may only be read.
+    For a read-only state, such as `session.state`, the result is read-only too.
     """
     context: DraftContext | None = getattr(state, "_draft_context", None)
     base: Any = state if context is None else committed(state)
@@ -82,7 +84,7 @@ def fold(state: S, events: Iterable[Event]) -> S:
 
 
 def committed(draft: Any) -> Any:
-    """What a draft stands for; if it has changed, a copy."""
+    """The state of a draft; a copy, if the draft has changed."""
     return shape_of(type(draft._draft_base)).validate_copy(draft, ()) if changes_in(draft) else draft._draft_base
 
 

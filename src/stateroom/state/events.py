@@ -1,4 +1,4 @@
-"""Events: what happened to a state, in the author's words, and what each of them does to it.
+"""Events of a state, and the methods that apply them.
 
 A state class with a method marked `@applies` changes by events only, so that it is at any time what its events have
 made of the seeded one. The log has the events of a call beside its patch: to read a log needs no code of the author's
@@ -23,11 +23,11 @@ _MARK = "__stateroom_applies__"
 
 
 class Event(Versioned, BaseModel):
-    """Something that happened: `class Deposited(Event)`, with fields of the types that a state can have.
+    """An event: `class Deposited(Event)`, with fields of the types that a state can have.
 
-    It is stored under a name, `class Deposited(Event, name="money_in")`; by default that of the class in snake_case. A
-    class whose fields change gets a new version, `class Deposited(Event, version=2)`, and a migration from the one
-    before, so that the events in old logs can still be read.
+    It is stored under a name, `class Deposited(Event, name="money_in")`, by default the class name in snake_case. When
+    you change the fields of a class, give it a new version, `class Deposited(Event, version=2)`, and a migration from
+    the previous one, to read the events in old logs.
     """
 
     __event_name__: ClassVar[str] = "event"
@@ -42,7 +42,9 @@ class Event(Versioned, BaseModel):
     def __pydantic_init_subclass__(cls, name: str | None = None, version: int | None = None, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         if name is not None and not (isinstance(name, str) and name and name.isprintable()):
-            raise DefinitionError(f"{cls.__name__}: an event's name is a text of printable characters, not {name!r}")
+            raise DefinitionError(
+                f"{cls.__name__}: an event's name must be a text of printable characters, not {name!r}"
+            )
         cls.__event_name__ = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         cls.__migrations__ = Migrations(cls.__name__, version, cls.__migrations__)
         # A name that is not defined yet, or a type variable: the check waits for the first use.
@@ -55,17 +57,17 @@ E = TypeVar("E", bound=Event)
 
 
 def applies(event: type[E]) -> Callable[[Callable[[S, E], None]], Callable[[S, E], None]]:
-    """Mark a state's method that says what an event does to it: `@applies(Deposited)`.
+    """Mark a method of a state that applies an event to it: `@applies(Deposited)`.
 
-    It gets the state, as `self`, and the event, and nothing else: whenever the same events happen to the same state, it
-    must come to the same.
+    It takes only the state, as `self`, and the event, and must be deterministic: the same events on the same state must
+    give the same result.
     """
     if not (isinstance(event, type) and issubclass(event, Event)) or event is Event:
-        raise DefinitionError(f"@applies takes a class of events, such as @applies(Deposited), not {event!r}")
+        raise DefinitionError(f"@applies takes an Event class, such as @applies(Deposited), not {event!r}")
 
     def mark(method: Callable[[S, E], None]) -> Callable[[S, E], None]:
         if not isfunction(method) or hasattr(method, _MARK):
-            raise DefinitionError(f"@applies({event.__name__}) marks one plain method; write a method for each event")
+            raise DefinitionError(f"@applies({event.__name__}) must mark a plain method, with one event per method")
         setattr(method, _MARK, event)
         return method
 
@@ -73,14 +75,14 @@ def applies(event: type[E]) -> Callable[[Callable[[S, E], None]], Callable[[S, E
 
 
 class Applier(NamedTuple):
-    """What an event does to a state."""
+    """A method that applies an event to a state."""
 
     event: type[Event]
     method: Callable[[Any, Any], None]
 
 
 Appliers = Mapping[str, Applier]
-"""What events do to a state, by their names."""
+"""The methods that apply events to a state, by the names of the events."""
 
 
 def find_appliers(state: type) -> Appliers:
@@ -107,36 +109,36 @@ def find_appliers(state: type) -> Appliers:
 
 def _check_method(where: str, method: Callable[..., Any]) -> None:
     if iscoroutinefunction(method) or isgeneratorfunction(method) or isasyncgenfunction(method):
-        raise DefinitionError(f"{where} applies an event, so it must be a plain method: neither async nor a generator")
+        raise DefinitionError(f"{where} applies an event, so it must be a plain method, not async or a generator")
     parameters = list(signature(method).parameters.values())
     plain = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     if len(parameters) != 2 or not all(parameter.kind in plain for parameter in parameters):
-        raise DefinitionError(f"{where} applies an event, so it takes `self` and `event`, and nothing else")
+        raise DefinitionError(f"{where} applies an event, so it must take exactly `self` and `event`")
 
 
 def _refuse_second(where: str, known: Applier, applier: Applier) -> None:
     first, second = known.event, applier.event
     if first is second:
-        raise DefinitionError(f"{where} applies {first.__name__}, as {known.method.__name__} does: let one do it all")
+        raise DefinitionError(f"{where} and {known.method.__name__} both apply {first.__name__}; combine them")
     raise DefinitionError(
-        f"{where} applies {second.__name__}, which is stored under the name of {first.__name__}, "
-        f"{first.__event_name__!r}; give one of them another: class {second.__name__}(Event, name=…)"
+        f"{where} applies {second.__name__}, which is stored under the same name as {first.__name__}, "
+        f"{first.__event_name__!r}; set another name: class {second.__name__}(Event, name=…)"
     )
 
 
 def applier_of(state: type, appliers: Appliers, event: object) -> Callable[[Any, Any], None]:
-    """What an event does to a state; `DefinitionError` if it does nothing."""
+    """The method that applies an event to a state; raises `DefinitionError` if there is none."""
     if not isinstance(event, Event):
-        raise DefinitionError(f"a {type(event).__name__} is no event: derive its class from Event")
+        raise DefinitionError(f"{type(event).__name__} is not an event; derive the class from Event")
     known = appliers.get(event.__event_name__)
     if known is None or known.event is not type(event):
         kind = type(event).__name__
-        raise DefinitionError(f"{state.__name__} says nothing of {kind}: it needs a method marked @applies({kind})")
+        raise DefinitionError(f"{state.__name__} does not apply {kind}; add a method marked @applies({kind})")
     return known.method
 
 
 def event_facts(event: Event) -> list[Any]:
-    """What is stored of an event: its name, its version and its fields."""
+    """The stored form of an event: its name, its version and its fields."""
     return [event.__event_name__, event.__migrations__.version, event]
 
 
@@ -146,8 +148,8 @@ def read_event(state: type, appliers: Appliers, facts: Any) -> Event:
     known = appliers.get(name)
     if known is None:
         raise SchemaChanged(
-            f"{state.__name__} knows no event named {name!r} any more: keep the class of each event that was ever "
-            f"stored, class …(Event, name={name!r}), and a method of {state.__name__} that applies it"
+            f"{state.__name__} does not apply the stored event {name!r}: keep the class of each stored event, "
+            f"class …(Event, name={name!r}), and a method of {state.__name__} that applies it"
         )
     event, shape = known.event, shape_of(known.event)
     newest, data = event.__migrations__.version, event.__migrations__.upgrade(fields, version)
@@ -155,7 +157,7 @@ def read_event(state: type, appliers: Appliers, facts: Any) -> Event:
         read: Event = shape.read(data) if version == newest else shape.adopt(data)
     except InvalidState as error:
         raise SchemaChanged(
-            f"it is not a valid {event.__name__}: {error}. If the class has changed, give it a new version, and a "
-            f"migration from {newest}"
+            f"it is not a valid {event.__name__}: {error}. If the class has changed, add a new version and a "
+            f"migration from version {newest}"
         ) from None
     return read

@@ -24,29 +24,29 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 
 @dataclass(frozen=True)
 class Merge:
-    """How a field takes in two changes made at the same time: `visits: Annotated[int, Merge("sum")] = 0`.
+    """How to merge two concurrent changes of a field: `visits: Annotated[int, Merge("sum")] = 0`.
 
-    | rule | for | both changes come to |
+    | rule | for | result |
     |---|---|---|
-    | `sum` | numbers | what each has added, or taken away |
-    | `append` | lists | the items of both, those of the first writer first |
-    | `union` | sets, dicts | what either has added or set, without what either has removed |
-    | `last` | anything | what the last writer says |
+    | `sum` | numbers | both differences added up |
+    | `append` | lists | the new items of both, the first writer's first |
+    | `union` | sets, dicts | all additions and changes of both, without the removals of either |
+    | `last` | anything | the last writer's value |
     """
 
     rule: Rule
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
-            raise DefinitionError(f"a merge rule is one of {', '.join(RULES)}, not {self.rule!r}")
+            raise DefinitionError(f"unknown merge rule {self.rule!r}; choose from {', '.join(RULES)}")
 
 
 class _Apart(Exception):
-    """Two changes that the rule cannot bring together."""
+    """Two changes that the rule cannot merge."""
 
 
 def merge_rules(state: type[BaseModel]) -> dict[str, Rule]:
-    """The rules of a state's fields; `DefinitionError` where one does not suit its field's type."""
+    """The rules of a state's fields; raises `DefinitionError` if a rule does not fit its field's type."""
     rules: dict[str, Rule] = {}
     for name, field in state.model_fields.items():
         for mark in field.metadata:
@@ -80,7 +80,7 @@ def _sum(base: Any, mine: Any, theirs: Any) -> Any:
 
 def _append(base: list[Any], mine: list[Any], theirs: list[Any]) -> list[Any]:
     if mine[: len(base)] != base:
-        raise _Apart  # something that was there before is no longer
+        raise _Apart  # an entry that was there before is gone
     return [*theirs, *mine[len(base) :]]
 
 
@@ -101,4 +101,4 @@ _RULES: dict[Rule, tuple[Callable[[Any, Any, Any], Any], tuple[type, ...]]] = {
     "union": (_union, (set, dict)),
     "last": (_last, ()),
 }
-"""What each rule makes of a field's values, and the types that it is for; `last` is for any."""
+"""The function of each rule, and the types that it is for; `last` is for any."""

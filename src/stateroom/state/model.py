@@ -1,4 +1,4 @@
-"""`State`: what an author declares."""
+"""`State`: the base class of an author's state."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from stateroom.state.schema import Migrations, Schema, Versioned, read_schema
 class State(Versioned, BaseModel):
     """The typed state of an environment: a pydantic model that Stateroom keeps, versions and forks.
 
-    A field of a type that cannot be kept fails when the class is defined, with the field's name.
+    Defining a class with a field that cannot be stored raises a `DefinitionError` that names the field.
 
-    Where sessions share a state (of a user, of the app) and two of them change it at once, `class Profile(State,
-    conflict="reject")` refuses the later call; by default, `"retry"`, its tool runs again on what the other has made of
-    it. Fields with a `Merge` rule need neither.
+    If two sessions change a shared state (of a user or the app) at the same time, the later call's tool runs again on
+    the new state. With `class Profile(State, conflict="reject")` that call fails instead. Changes to fields with a
+    `Merge` rule are merged.
 
-    A class whose fields change gets a new version, `class Cart(State, version=2)`, and a migration from the one before,
-    so that what was stored by older code can still be read. What counts is the version of the state itself: the models
-    in it have none.
+    When you change the fields of a class, give it a new version, `class Cart(State, version=2)`, and a migration from
+    the previous one, to read states that older code has stored. Only the state has a version; the models in it do not.
 
-    A class with methods marked `@applies(SomeEvent)` changes by events only, which a tool emits: `state.emit(…)`.
+    A class with methods marked `@applies(SomeEvent)` can only change by events, which a tool emits: `state.emit(…)`.
     """
 
     on_conflict: ClassVar[Literal["retry", "reject"]] = "retry"
@@ -48,21 +47,21 @@ class State(Versioned, BaseModel):
         cls.__appliers__ = find_appliers(cls)
         if conflict is not None:
             if conflict not in ("retry", "reject"):
-                raise DefinitionError(f"{cls.__name__}: conflict is 'retry' or 'reject', not {conflict!r}")
+                raise DefinitionError(f"{cls.__name__}: conflict must be 'retry' or 'reject', not {conflict!r}")
             cls.on_conflict = conflict
         # A name that is not defined yet, or a type variable: the check waits for the first use.
         if cls.__pydantic_complete__ and not cls.__pydantic_generic_metadata__["parameters"]:
             shape_of(cls)
 
     def emit(self, event: Event) -> None:
-        """Let an event happen, in a tool: the state is at once what the event makes of it, and the log gets both.
+        """Emit an event in a tool: it is applied to the state at once, and logged.
 
-        If its method raises, the call fails: what is to be checked is checked before.
+        If the method that applies it raises, the call fails; check the state before you emit.
         """
         context: DraftContext | None = getattr(self, "_draft_context", None)
         if context is None:
             raise ReadOnlyState(
-                f"events are emitted by tools; what they make of a {type(self).__name__} of your own says fold(…)"
+                f"only tools can emit events; to apply events to your own {type(self).__name__}, use fold(…)"
             )
         context.emit(self, event)
 

@@ -63,7 +63,7 @@ class _Tree:
     def __init__(self, root: Any) -> None:
         self.root = root
         self._own: dict[int, Any] = {}
-        """What was copied, by identity."""
+        """The copied containers, by identity."""
 
     def carry_out(self, kind: str, path: Path, needs: list[Any]) -> None:
         shape: Shape = shape_of(type(self.root))
@@ -92,7 +92,7 @@ class _Tree:
 
 
 def _inner(owner: Any) -> Any:
-    """What holds the parts of a value, by key."""
+    """The container of a value's parts, by key."""
     return owner.__dict__ if isinstance(owner, BaseModel) else owner
 
 
@@ -116,12 +116,12 @@ def _carry_out(owner: Any, kind: str, path: Path, needs: list[Any]) -> None:
         owner.difference_update(removed)
         owner.update(added)
     else:
-        raise ValueError(f"there is no operation {kind!r}")
+        raise ValueError(f"unknown operation {kind!r}")
 
 
 _MISFIT = (LookupError, AttributeError, TypeError, ValueError)
-"""What comes of an operation on a state that it was not made for."""
+"""Errors from an operation on a state that it was not made for."""
 
 
 def _misfit(path: Path, error: Exception) -> BadData:
-    return BadData(f"a stored change does not fit the state at {format_path(tuple(path))}: {error}")
+    return BadData(f"a stored change cannot be applied to the state at {format_path(tuple(path))}: {error}")

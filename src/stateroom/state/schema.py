@@ -28,7 +28,7 @@ from stateroom.state.union import UnionShape
 
 
 class Schema(NamedTuple):
-    """What a state class looks like."""
+    """The version and the fields of a state class."""
 
     version: int
     fingerprint: str
@@ -86,7 +86,7 @@ def fill_defaults(shape: Shape, data: Any, path: str = "") -> None:
             fill_defaults(shape.items[0 if shape.repeated else index], item, f"{path}[]")
     elif isinstance(shape, UnionShape):
         branches = [member for member in shape.members if not member.leaf]
-        if len(branches) == 1:  # else nothing tells which of them it is, while a field is missing
+        if len(branches) == 1:  # else, while a field is missing, it could be any of them
             fill_defaults(branches[0], data, path)
 
 
@@ -165,24 +165,24 @@ Migration = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Versioned:
-    """What a class needs whose data is stored: `class Cart(State, version=2)`, and the way there from version 1."""
+    """Versions and migrations of a class whose data is stored: `class Cart(State, version=2)`."""
 
     __migrations__: ClassVar[Migrations]
 
     @classmethod
     def accept_defaults(cls) -> None:
-        """Read what was stored before a field with a default was added, and take the default. For development.
+        """Fill in the defaults of new fields when reading older data. Only for development.
 
-        A released class gets a new version instead, and a migration, which can do better than a default.
+        Give a released class a new version and a migration instead.
         """
         cls.__migrations__.accepts_defaults = True
 
     @classmethod
     def migration(cls, version: int) -> Callable[[Migration], Migration]:
-        """Mark a function that turns the plain data of a version into that of the next: `@Cart.migration(1)`.
+        """Mark a function that migrates data from a version to the next: `@Cart.migration(1)`.
 
-        It gets a dict of the fields, in which models are dicts and enums their values, and returns one; it may change
-        the one it got.
+        It takes a dict of the fields, in which models are dicts and enums their values, and returns such a dict; it may
+        change its argument.
         """
 
         def mark(function: Migration) -> Migration:
@@ -193,29 +193,29 @@ class Versioned:
 
 
 class Migrations:
-    """The way from each version of a class to the next."""
+    """The migrations of a class."""
 
     def __init__(self, name: str, version: int | None, base: Migrations | None = None) -> None:
         """Without a version of its own, a class has that of its base; the way from there is known there too."""
         newest: int = (base.version if base else 1) if version is None else version
         if not isinstance(newest, int) or newest < 1:
-            raise DefinitionError(f"{name}: a version is a whole number from 1 on, not {version!r}")
+            raise DefinitionError(f"{name}: a version must be a whole number of at least 1, not {version!r}")
         self.name = name
         self.version: int = newest
-        """The newest: what the class says now."""
+        """The version of the current class."""
         self.accepts_defaults = False
         """Whether a new field with a default needs no new version."""
         self._base = base
         self._steps: dict[int, Migration] = {}
 
     def add(self, version: int, migration: Migration) -> None:
-        """Say how data of a version becomes data of the next."""
+        """Add the migration from a version to the next."""
         if not 1 <= version < self.version:
             raise DefinitionError(
-                f"{self.name} is at version {self.version}: a migration from {version} leads nowhere; "
-                f"those from 1 to {self.version - 1} do"
+                f"{self.name} is at version {self.version}: add migrations from versions 1 to {self.version - 1}, "
+                f"not from {version}"
                 if self.version > 1
-                else f"{self.name} is at version 1, which nothing leads to; write class {self.name}(…, version=2)"
+                else f"{self.name} is at version 1; to add a migration, write class {self.name}(…, version=2)"
             )
         if version in self._steps:
             raise DefinitionError(f"{self.name} has two migrations from version {version}")
@@ -225,7 +225,7 @@ class Migrations:
         """Data of a version as data of the newest; each step of the way is checked. `data` may be changed."""
         if version > self.version:
             raise SchemaChanged(
-                f"it is of version {version} of {self.name}, and this code knows none later than {self.version}: "
+                f"it has version {version} of {self.name}, but this code only knows versions up to {self.version}; "
                 "read it with newer code"
             )
         for step in range(version, self.version):
@@ -239,7 +239,7 @@ class Migrations:
         migration = self._find(version)
         way = f"from version {version} of {self.name} to {version + 1}"
         if migration is None:
-            raise SchemaChanged(f"there is no migration {way}: write one with @{self.name}.migration({version})")
+            raise SchemaChanged(f"the migration {way} is missing; add it with @{self.name}.migration({version})")
         try:
             data = migration(data)
             encode(data)

@@ -36,16 +36,16 @@ class Shape:
     """One place of a state: its annotation, how a value for it is checked, and how stored data is read."""
 
     leaf = True
-    """True when nothing that stands here can be changed in place."""
+    """Whether values here cannot be changed in place."""
 
     guarded = False
-    """True when a container is checked as a whole (a length, a validator), so that a change inside is checked too."""
+    """Whether a container is checked as a whole (a length, a validator), so a change inside is checked too."""
 
     ordered = True
-    """True when what stands here may know `<`, so that C code (`heapq`) may move it unseen."""
+    """Whether values here may define `<`, so C code (`heapq`) may move them unseen."""
 
     orderable_mutable = False
-    """True when it can change and is still likely to be on a heap: a model that defines `<`, a tuple."""
+    """Whether values here are mutable, but likely to be on a heap: a model that defines `<`, a tuple."""
 
     config: ConfigDict | None = None
     """That of the model which declares the place: it acts on a part as on the whole field."""
@@ -83,7 +83,7 @@ class Shape:
         return self.leaf
 
     def validate_copy(self, value: Any, path: Path) -> Any:
-        """A valid copy of `value` that no tool holds a handle to, just as it is read from the store."""
+        """A valid copy of `value` that no tool has a reference to, exactly as it would be read from the store."""
         if type(value) in self.trusted:
             return value
         return self.freeze(self.validate(value if type(value) in LEAVES else detach(value, path), path), path)
@@ -96,13 +96,13 @@ class Shape:
             raise invalid(error, path, value) from None
 
     def freeze(self, value: Any, path: Path) -> Any:
-        """What everybody reads once a valid value is stored here; one that would be read as another is refused."""
+        """The value that is read after a valid value is stored here; one that would be read as another is refused."""
         if type(value) in self.exact:
             return value
         return self.read(_stored(value, self, path), path)
 
     def parse(self, text: bytes, path: Path) -> Any:
-        """The value that a JSON text stands for, valid by its type; bytes are base64."""
+        """The value of a JSON text, validated by its type; bytes are base64."""
         try:
             return self.parser.validate_json(text, by_name=True, by_alias=False)
         except ValidationError as error:
@@ -113,11 +113,11 @@ class Shape:
         return SchemaValidator(_with_base64(self.adapter.core_schema), BASE64, _use_prebuilt=False)
 
     def read(self, data: Any, path: Path = ()) -> Any:
-        """The value that stored data stands for; nothing of the author's is run."""
+        """The value of stored data; runs no code of the author."""
         try:
             return self.reader.validate_python(data)
         except ValidationError as error:
-            # Of a union, the member that the data came furthest with tells what is wrong.
+            # Of a union, the member that matched the data furthest reports the error.
             furthest = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
             raise invalid(error, path, data, furthest) from None
 
@@ -143,7 +143,7 @@ class Shape:
 
     @property
     def choices(self) -> list[Any] | None:
-        """What can be stored here, if an enum or a literal says so."""
+        """The values that can be stored here, if an enum or a literal restricts them."""
         if get_origin(self.bare) is Literal:
             return [choice.value if isinstance(choice, Enum) else choice for choice in get_args(self.bare)]
         enum: Any = self.bare
@@ -217,7 +217,7 @@ def _stored_parts(parts: Iterable[tuple[Any, Any]], shape: Shape, path: Path) ->
             key: part if type(part) in EXACT else _stored(part, shape.part(key), (*path, key)) for key, part in parts
         }
     except LookupError:  # a validator has made something else of it
-        raise InvalidState(path, f"it is not of the type that is declared, {shape.annotation}") from None
+        raise InvalidState(path, f"it does not have the declared type, {shape.annotation}") from None
 
 
 class ListShape(Shape):

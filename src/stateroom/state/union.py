@@ -1,4 +1,4 @@
-"""Unions: places where one of several types may stand, each told by what is stored of it."""
+"""Unions: places for one of several types, each recognised by its stored form."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ class UnionShape(Shape):
         return schemas[0] if len(schemas) == 1 else core_schema.union_schema([*schemas], mode="left_to_right")
 
     def mixed_up(self) -> Iterator[str]:
-        """What cannot be told apart once it is stored, and what to do."""
+        """The members that look the same once stored, and what to do."""
         for group in by_names(self.models):
             if len(group) > 1 and discriminator_of(group) is None:
                 names = " and ".join(shape.model.__name__ for shape in group)
-                yield f"{names} have the same fields; give each a field kind: Literal['…'], with a choice of its own"
+                yield f"{names} have the same fields; add a field kind: Literal['…'] to each, with different values"
         tables = [shape for shape in self.members if isinstance(shape, DictShape | JsonShape)]
         if self.models and tables:
-            yield f"a {self.models[0].model.__name__} is stored as a dict, as is {_name(tables[0])}; use one of the two"
+            yield f"a {self.models[0].model.__name__} is stored as a dict, as is {_name(tables[0])}; use only one"
         enums = [shape for shape in self.members if shape.choices is not None]
         for number, shape in enumerate(enums):
             if is_enum(shape.bare):
@@ -135,11 +135,11 @@ class UnionShape(Shape):
             held = other.exact | ({get_origin(other.bare) or other.bare} & {tuple, frozenset, datetime})
             chosen = [choice for choice in other.choices or [] if other in others]
             if kinds & held or any(choice in values or (kinds == {int} and type(choice) is int) for choice in chosen):
-                yield f"{_name(enum)} is stored by its value, which {_name(other)} can be too; use one of the two"
+                yield f"{_name(enum)} is stored by its value, which {_name(other)} can be too; use only one"
 
 
 def _schema_of_models(shapes: list[ModelShape], shared: Schemas) -> CoreSchema:
-    """Each model is told by the names of its fields, or else by the choice in a field."""
+    """Each model is recognised by the names of its fields, or else by the choice in a field."""
     groups = by_names(shapes)
     if len(groups) == 1:
         return _schema_of_group(groups[0], shared)

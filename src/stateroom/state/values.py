@@ -1,4 +1,4 @@
-"""Values that a state can hold: which of them never change, and copies of the others that nobody else has."""
+"""Values that a state can hold: immutable ones, and private copies of the others."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ CONTAINERS = (list, dict, set, frozenset, tuple)
 MODEL_OR_CONTAINER = (BaseModel, *CONTAINERS)
 
 LAZY = (Iterator, MappingView, deque)
-"""What pydantic takes for a list without looking inside."""
+"""Types that pydantic accepts as a list without looking inside."""
 
 
 def ensure_depth(path: Path) -> None:
     """Raise if a container may not stand at this place."""
     if len(path) > MAX_DEPTH:
-        raise InvalidState(path[:1], f"a state is nested at most {MAX_DEPTH} levels deep")
+        raise InvalidState(path[:1], f"a state can be nested at most {MAX_DEPTH} levels deep")
 
 
 def is_plain(value: Any) -> bool:
@@ -89,7 +89,7 @@ def invalid(error: ValidationError, path: Path, value: Any, first: Any = None) -
     first = first or error.errors(include_url=False, include_context=False)[0]
     missing = first["type"] == "missing"
     for step in first["loc"][: -1 if missing else None]:
-        # pydantic's steps name union members, tags and validators too, which are no places of the state
+        # pydantic's steps also name union members, tags and validators, which are not places of the state
         if isinstance(value, BaseModel):
             value = value.__dict__
         places: Iterable[Any] = range(len(value)) if isinstance(value, list | tuple) else value

@@ -50,7 +50,7 @@ class CompressedStore(TransformedStore):
             return content
         if form != PACKED:
             raise BadData(
-                f"{location_name(location)} is not compressed but encrypted, or damaged: is keys= missing in the URL?"
+                f"{location_name(location)} is encrypted or damaged; if it is encrypted, add keys= to the store's URL"
             )
         try:
             return decompress(content)

@@ -21,18 +21,18 @@ from stateroom.store.records import NO_BLOBS, Blobs, Commit, Entry, Head, Loaded
 
 
 class Store(ABC):
-    """Keeps sessions. Every method is one atomic step; what was acknowledged is there for every later reader.
+    """Stores sessions. Every method is one atomic step, and every later reader sees an acknowledged write.
 
-    A method that names a session raises `UnknownSession` if there is none with that id, and `BadData` if that session
-    cannot be read; other sessions are not affected. If a worker of the store ends, such as a thread, all pending and
-    later calls fail with a `StoreError`: no caller waits forever.
+    A method that names a session raises `UnknownSession` if it does not exist, and `BadData` if it cannot be read;
+    other sessions are not affected. If a worker of the store dies, such as a thread, all pending and later calls fail
+    with a `StoreError`: no caller waits forever.
     """
 
     shared: bool = True
-    """Whether other processes see its sessions."""
+    """Whether other processes see the store's sessions."""
 
     remote: bool = False
-    """Whether it is reached over a network, where the answer to a commit can be lost."""
+    """Whether the store is behind a network, where the answer to a commit can be lost."""
 
     large: int = 64 * 1024
     """Values of at least this many bytes are stored as blobs, outside the log."""
@@ -50,21 +50,21 @@ class Store(ABC):
 
     @abstractmethod
     async def put(self, record: Record, *, new: bool = False) -> None:
-        """Put in a whole session, with its head as given: all or nothing.
+        """Write a whole session, with its head as given: all or nothing.
 
-        If the id is taken, that session must be an earlier moment of the same one (`Head.continues`): the missing
-        parts are added, and the head becomes the record's. Otherwise raises `OutdatedRecord`, or `StoreError` if the
-        session must be `new`. A fork's parent must exist and have reached the revision that it forks from
-        (`UnknownSession`, `UnknownRevision`). Two new entries with one call id raise `DuplicateCall`.
+        If the id exists, the stored session must be an earlier version of the same one (`Head.continues`): the missing
+        parts are added, and the record's head replaces the stored one. Otherwise raises `OutdatedRecord`, or
+        `StoreError` if the session must be `new`. A fork's parent must exist and have reached the revision that it
+        forks from (`UnknownSession`, `UnknownRevision`). Two new entries with the same call id raise `DuplicateCall`.
         """
 
     @abstractmethod
     async def append(self, commit: Commit) -> None:
-        """Add an entry to a live session, with its snapshot and blobs: all or nothing. `Head.after` is its new head.
+        """Append an entry to a live session, with its snapshot and blobs: all or nothing. `Head.after` is the new head.
 
-        A blob that the session has already is not written again. Raises `SessionClosed` or `SessionExpired` (as of
+        A blob that the session already has is not written again. Raises `SessionClosed` or `SessionExpired` (as of
         `entry.at`), else `DuplicateCall` if the session has an entry with this call id, else `Conflict` unless the
-        session is at the revision before the entry's and at this fence.
+        session is at the revision before the entry's and has this fence.
         """
 
     @abstractmethod
@@ -75,58 +75,58 @@ class Store(ABC):
     async def lease(self, session: str, holder: str, *, now: float, until: float) -> Head:
         """Lease the session, live or not, to a holder until a time; returns the new head.
 
-        The current or last holder renews its lease. Any other holder gets it with a fence one higher, so that pending
-        commits of others are refused; `SessionLeased` if another holder has it at `now`.
+        The current or last holder renews its lease. Another holder increments the fence, so pending commits of others
+        are refused. Raises `SessionLeased` if another holder has the lease at `now`.
         """
 
     @abstractmethod
     async def release(self, session: str, holder: str) -> None:
-        """End the lease if it is the holder's: `holder` becomes None and `leased_until` 0. The fence stays."""
+        """End the lease if `holder` has it: `holder` becomes None and `leased_until` 0. The fence stays."""
 
     @abstractmethod
     async def heads(
         self, wanted: HeadFilter = ALL_SESSIONS, *, order: Order = "newest", after: Head | None = None, limit: int = 100
     ) -> list[Head]:
-        """Heads that a filter lets through, in an order; `after` continues a list after its last head.
+        """Return a page of the heads that match a filter, in an order; `after` is the last head of the previous page.
 
-        Damaged sessions are left out. A page shorter than `limit` is the last one. `page_of` sorts and cuts a list of
-        all heads; `filter_newest` is for a store that can list its heads from the newest.
+        Damaged sessions are left out. A page shorter than `limit` is the last one. `page_of` makes a page from all
+        heads; `filter_newest` is for a store that can only list its heads from the newest.
         """
 
     @abstractmethod
     async def load(self, session: str, at: int | None = None) -> Loaded:
-        """What is needed to restore the state at a revision, the newest by default.
+        """Load the snapshot and the entries that restore the state at a revision, by default the newest.
 
-        Only the session's own snapshot and entries; for a revision before a fork's first, the caller loads the parent.
+        They are the session's own; for a revision before a fork's first, the caller loads the parent.
         """
 
     @abstractmethod
     async def entries(self, session: str, *, after: int = 0, until: int | None = None) -> list[Entry]:
-        """The session's own entries with a revision above `after`, up to and including `until`, in order."""
+        """Return the session's own entries with a revision above `after`, up to and including `until`, in order."""
 
     @abstractmethod
     async def blobs(self, session: str, digests: Sequence[str] | None = None) -> dict[str, bytes]:
-        """The session's own blobs with these digests, those that exist; all of them by default."""
+        """Return the session's own blobs with these digests, if they exist; by default all blobs."""
 
     @abstractmethod
     async def prune(self, session: str, below: int) -> int:
-        """Remove the session's past before a revision at which it has a snapshot; returns the number of entries.
+        """Remove the session's past before a revision with a snapshot; returns the number of removed entries.
 
         Removes the entries up to and including that revision, except the session's first, and the snapshots below it.
-        All blobs stay, because a fork may need them. Raises `UnknownRevision` if there is no snapshot at `below`. The
-        caller makes sure that no fork and no rewind needs what is removed.
+        All blobs stay, because a fork may need them. Raises `UnknownRevision` if `below` has no snapshot. The caller
+        ensures that no fork or rewind needs what is removed.
         """
 
     @abstractmethod
     async def sweep(self, now: float) -> int:
-        """Remove the sessions that have expired, except those that a remaining fork reads; returns their number."""
+        """Remove expired sessions, except those that a remaining fork reads; returns their number."""
 
     @abstractmethod
     async def delete(self, session: str) -> None:
         """Remove a session at once.
 
-        A session that forks read stays for them alone: it expires at once (its `expires` is 0), and the first sweep
-        after the last of them is gone removes it.
+        A session that forks read stays for them: it expires at once (its `expires` is 0), and the first sweep after the
+        last fork is gone removes it.
         """
 
     # What has a default.
@@ -138,29 +138,29 @@ class Store(ABC):
         await self.put(Record(head, list(entries), [snapshot] if snapshot else [], dict(blobs)), new=True)
 
     async def head(self, session: str) -> Head:
-        """The head of a session, live or not."""
+        """Return the head of a session, live or not."""
         return (await self.load(session, 0)).head
 
     async def children(self, session: str) -> list[Head]:
-        """The heads of the sessions that were forked from this one, the oldest first."""
+        """Return the heads of the session's forks, oldest first."""
         await self.head(session)
         forks = [head async for page in self.pages() for head in page if head.parent == session]
         return forks[::-1]
 
     async def find_call(self, session: str, call_id: str) -> Entry | None:
-        """The session's own entry with this call id."""
+        """Return the session's own entry with this call id."""
         return next((entry for entry in await self.entries(session) if entry.call_id == call_id), None)
 
     async def size(self, session: str) -> Size:
-        """The number of the session's own entries, and the bytes of its entries, snapshots and blobs."""
+        """Return the number of the session's own entries, and the bytes of its entries, snapshots and blobs."""
         return (await self.maintenance.export(session)).size()
 
     async def count(self, now: float) -> int:
-        """The number of live sessions. A server asks often: override this if there can be many sessions."""
+        """Return the number of live sessions. A server calls this often: override it if there can be many sessions."""
         return sum([head.status(now) == "live" async for page in self.pages() for head in page])
 
     async def pages(self, wanted: HeadFilter = ALL_SESSIONS, order: Order = "newest") -> AsyncIterator[list[Head]]:
-        """All heads that a filter lets through, in an order, in pages."""
+        """Iterate over all heads that match a filter, in an order, page by page."""
         page = await self.heads(wanted, order=order, limit=HEADS_PER_PAGE)
         while page:
             yield page
@@ -168,18 +168,18 @@ class Store(ABC):
 
     @property
     def maintenance(self) -> Maintenance:
-        """Operations that may take long."""
+        """The store's maintenance operations, which may take long."""
         return Maintenance(self)
 
 
 class Maintenance:
-    """Operations on a store that may take long. The defaults go through all sessions, one by one."""
+    """Maintenance operations of a store. The defaults go through all sessions, one by one, which may take long."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     async def export(self, session: str) -> Record:
-        """All of a session, as of one moment."""
+        """Export a whole session, as of one moment."""
         store = self.store
         while True:  # until nothing was committed meanwhile
             head = await store.head(session)
@@ -194,7 +194,7 @@ class Maintenance:
                 return Record(head, entries, snapshots[::-1], blobs)
 
     async def sizes(self) -> dict[str, Size]:
-        """The size of the whole store by kind: `sessions`, `entries`, `snapshots`, `blobs`, and the store's own."""
+        """Return the size of the whole store by kind: `sessions`, `entries`, `snapshots`, `blobs`, and others."""
         sizes = dict.fromkeys(("sessions", "entries", "snapshots", "blobs"), Size(0, 0))
         async for page in self.store.pages():
             for head in page:
@@ -212,9 +212,9 @@ class Maintenance:
         return sizes
 
     async def orphans(self) -> list[str]:
-        """Data without a session, forks whose parents are gone, and damaged heads; empty if all is well.
+        """Describe data without a session, forks without their parents, and damaged heads, with the id if known.
 
-        Each is described in words, with the id of the session if there is one.
+        The list is empty if the store is intact.
         """
         heads = {head.id: head async for page in self.store.pages() for head in page}
         suspects = [head for head in heads.values() if head.parent is not None and head.parent not in heads]
@@ -232,5 +232,5 @@ class Maintenance:
         return True
 
     async def vacuum(self) -> None:
-        """Free the space of what was removed, and remove data without a session."""
+        """Remove data without a session, and free unused space."""
         await self.store.heads(limit=1)  # nothing to do, but a closed store refuses

@@ -70,21 +70,21 @@ class EncryptedStore(TransformedStore):
     def read(self, kept: bytes, location: Location) -> bytes:
         if not kept.startswith(FORM):
             raise BadData(
-                f"{location_name(location)} is not encrypted, and a store with keys refuses plain data: "
-                "copy the store with `stateroom store copy` to one that is encrypted, and use that"
+                f"{location_name(location)} is not encrypted, but the store's URL has keys=; "
+                "copy the data to an encrypted store with `stateroom store copy`, and use that store"
             )
         nonce_at = len(FORM) + 1 + int.from_bytes(kept[len(FORM) : len(FORM) + 1])
         name = kept[len(FORM) + 1 : nonce_at].decode(errors="replace")
         key = self._keys.get(name)
         if key is None:
-            raise BadData(f"{location_name(location)} is encrypted with the key {name!r}, which was not given")
+            raise BadData(f"{location_name(location)} is encrypted with the key {name!r}; add that key to keys=")
         body_at = nonce_at + NONCE_BYTES
         try:
             return key.cipher.decrypt(kept[nonce_at:body_at], kept[body_at:], _pack(location))
         except (InvalidTag, ValueError) as error:  # a ValueError: it is cut short
             raise BadData(
-                f"{location_name(location)} cannot be decrypted: it was altered or moved, or the key {name!r} is not "
-                "the one of this id that encrypted it"
+                f"{location_name(location)} cannot be decrypted with the key {name!r}: "
+                "the data was altered or moved, or this id now belongs to another key"
             ) from error
 
     # Blobs, under their keyed names.
@@ -112,21 +112,20 @@ def read_keys(source: str) -> dict[str, bytes]:
         name, _, encoded = line.rpartition(":")
         if not _ID.fullmatch(name):
             raise UnknownStore(
-                f"keys={source}: key {number} is not written id:base64, with an id of up to 64 letters, digits and ._-"
+                f"keys={source}: key {number} must be written as id:base64; "
+                "an id has at most 64 letters, digits, dots, _ and -"
             )
         try:
             secret = b64decode(encoded, validate=True)
         except ValueError as error:
-            raise UnknownStore(f"keys={source}: the key {name!r} is not base64: {error}") from None
+            raise UnknownStore(f"keys={source}: the key {name!r} is not valid base64: {error}") from None
         if len(secret) not in (16, 24, 32):
-            raise UnknownStore(
-                f"keys={source}: the key {name!r} has {len(secret)} bytes; write 16, 24 or 32, as base64"
-            )
+            raise UnknownStore(f"keys={source}: the key {name!r} has {len(secret)} bytes; a key has 16, 24 or 32")
         if name in keys:
             raise UnknownStore(f"keys={source}: two keys have the id {name!r}")
         keys[name] = secret
     if not keys:
-        raise UnknownStore(f"keys={source}: there is no key; write lines of id:base64")
+        raise UnknownStore(f"keys={source}: no keys found; write one id:base64 per line")
     return keys
 
 
@@ -134,7 +133,7 @@ def _text_of(source: str) -> str:
     kind, _, where = source.partition(":")
     if kind == "env" and where:
         if where not in os.environ:
-            raise UnknownStore(f"keys={source}: there is no environment variable {where}")
+            raise UnknownStore(f"keys={source}: the environment variable {where} is not set")
         return os.environ[where]
     if kind == "file" and where:
         try:
@@ -142,5 +141,5 @@ def _text_of(source: str) -> str:
         except OSError as error:
             raise UnknownStore(f"keys={source}: the file cannot be read: {error.strerror}") from error
         except UnicodeDecodeError:
-            raise UnknownStore(f"keys={source}: the file is not text; write lines of id:base64") from None
-    raise UnknownStore("keys= names an environment variable or a file that holds them: keys=env:NAME or keys=file:PATH")
+            raise UnknownStore(f"keys={source}: the file is not text; write one id:base64 per line") from None
+    raise UnknownStore("keys= must name an environment variable or a file: keys=env:NAME or keys=file:PATH")

@@ -1,4 +1,4 @@
-"""Lists of sessions: which heads a list has, and in which order."""
+"""Filters and orders for lists of sessions."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ HEADS_PER_PAGE = 200
 """Heads that are read at a time when many are listed."""
 
 Order = Literal["newest", "oldest", "reward"]
-"""The newest first, the oldest first, or the highest reward first; the last is a list of sessions with a verdict.
+"""Newest first, oldest first, or highest reward first; the last one lists only sessions with a verdict.
 
-What is of one age is in the order of its ids, so that a list can go on after any head.
+Sessions of the same age are ordered by id, so a list can continue after any head.
 """
 
 
 class HeadFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions a list has. A field that is not given lets all through."""
+    """Selects sessions for a list. Omitted fields match all sessions."""
 
     environment: str | None = None
     owner: str | None = None
     status: Status | None = None
     at: float = 0.0
-    """The time of the status."""
+    """The time for which to determine the status."""
     phase: str | None = None
     prefix: str = ""
-    """How the id begins."""
+    """The beginning of the id."""
     min_reward: float | None = None
-    """With one of these two, a list has only sessions with a verdict."""
+    """If you set this or `max_reward`, only sessions with a verdict match."""
     max_reward: float | None = None
 
     def matches(self, head: Head) -> bool:
-        """Whether a list has this session."""
+        """Whether the filter matches a session."""
         return (
             all(getattr(self, name) in (None, getattr(head, name)) for name in EQUAL)
             and (self.status is None or self.status == head.status(self.at))
@@ -49,19 +49,19 @@ class HeadFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ALL_SESSIONS = HeadFilter()
-"""The filter of a list that has all sessions."""
+"""The filter that matches all sessions."""
 
 EQUAL = ("environment", "owner", "phase")
-"""The fields of a filter that a head has too, with the same value."""
+"""The fields that a filter compares with those of a head."""
 
 
 def place_of(head: Head, order: Order) -> tuple[Any, ...]:
-    """The place of a head in a list: what follows it in this order has a lower one, or a higher one from the oldest."""
+    """The sort key of a head: it falls along a list, except in the order `oldest`."""
     return (head.reward, *head.age) if order == "reward" else head.age
 
 
 def page_of(heads: Iterable[Head], order: Order, after: Head | None, limit: int) -> list[Head]:
-    """The first heads of a list, or the first after one of them."""
+    """Return a page of a list: its first heads, or those after a head."""
     place = partial(place_of, order=order)
     if order == "reward":
         heads = (head for head in heads if head.reward is not None)
@@ -78,10 +78,10 @@ async def filter_newest(
     after: Head | None,
     limit: int,
 ) -> list[Head]:
-    """A list, for a store that can only go through its heads from the newest.
+    """Return a page of a list, for a store that can only list its heads from the newest.
 
-    `newest` gives those of an environment, or all, after one of them, or from the first, and a limit. This asks until
-    the page is full, and for another order it reads all of them.
+    `newest` takes an environment or None, the head to continue after or None, and a limit. It is called until the page
+    is full; for another order, until all heads are read.
     """
     environment, in_order = wanted.environment, order == "newest"
     size = limit if in_order and wanted == HeadFilter(environment=environment) else max(limit, HEADS_PER_PAGE)

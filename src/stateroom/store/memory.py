@@ -99,7 +99,7 @@ class MemoryStore(Store):
         """Add a new session."""
         head = kept.head
         if len(self._sessions) >= self.max_sessions:
-            raise StoreFull(f"this store is full: it holds {self.max_sessions} sessions; sweep, or raise max_sessions")
+            raise StoreFull(f"this store is full ({self.max_sessions} sessions); sweep it or raise max_sessions")
         if head.parent is not None:
             parent = self._find(head.parent)
             head.check_parent(parent.head.revision)

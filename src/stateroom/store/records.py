@@ -43,7 +43,7 @@ def damaged(session: object, error: Exception) -> BadData:
 
 def taken(session: str) -> StoreError:
     """The error for a new session whose id another one has."""
-    return StoreError(f"there is a session {session!r} already")
+    return StoreError(f"session {session!r} already exists")
 
 
 def no_revision(session: str, revision: int) -> UnknownRevision:
@@ -57,7 +57,7 @@ def no_snapshot(session: str, revision: int) -> UnknownRevision:
 
 
 def refusal(reason: str, session: str, entry: Entry | None = None) -> StateroomError:
-    """The error for the reason, in a word, with which a script in a database refuses to change a session."""
+    """The error for the one-word reason with which a database script refuses to change a session."""
     match reason:
         case "unknown":
             return UnknownSession(session)
@@ -71,29 +71,30 @@ def refusal(reason: str, session: str, entry: Entry | None = None) -> StateroomE
             return DuplicateCall(session, str(entry.call_id))
         case "conflict" if entry is not None:
             return Conflict(session, entry.revision - 1)
-    return StoreUnavailable(f"unexpected answer of the store: {reason!r}")
+    return StoreUnavailable(f"unexpected answer from the store: {reason!r}")
 
 
 def check_version(place: str, version: int, newest: int) -> None:
-    """Refuse a store with a layout that a newer version of us has written."""
+    """Refuse a store that was written by a newer version of Stateroom."""
     if version > newest:
         raise ForeignStore(
-            f"{place} was written by a newer Stateroom (store version {version}; this one reads {newest}); upgrade"
+            f"{place} was written by a newer Stateroom (store version {version}; this one reads {newest}); "
+            "upgrade Stateroom"
         )
 
 
 def lost_fork(fork: str, parent: str) -> str:
-    """What `Maintenance.orphans` says of a fork without its parent."""
-    return f"session {fork!r}, forked from session {parent!r}, which is gone"
+    """The text in `Maintenance.orphans` for a fork without its parent."""
+    return f"session {fork!r}, whose parent {parent!r} does not exist"
 
 
 def lost_parts(kind: str, session: str) -> str:
-    """What `Maintenance.orphans` says of entries, snapshots or blobs without their session."""
-    return f"{kind} of session {session!r}, which is gone"
+    """The text in `Maintenance.orphans` for entries, snapshots or blobs without their session."""
+    return f"{kind} of session {session!r}, which does not exist"
 
 
 class SessionBasics(msgspec.Struct, frozen=True, gc=False):
-    """Whose session it is, since when, until when, and how far it has come."""
+    """The owner, age, expiry and revision of a session."""
 
     id: str
     environment: str
@@ -105,7 +106,7 @@ class SessionBasics(msgspec.Struct, frozen=True, gc=False):
 
 
 class Head(SessionBasics, frozen=True, gc=False):
-    """What a store knows of a session without reading its log."""
+    """The data that a store has of a session without reading its log."""
 
     closed: bool = False
     parent: str | None = None
@@ -116,7 +117,7 @@ class Head(SessionBasics, frozen=True, gc=False):
     """The token of the current or last lease holder."""
     leased_until: float = 0.0
     phase: str | None = None
-    """The phase of the session's agent; None until an agent does something in it, or in the one it was forked from."""
+    """The phase of the session's agent; None until an agent acts in the session, or in the one it was forked from."""
     reward: float | None = None
     """The reward of its verdict."""
 
@@ -192,7 +193,7 @@ class Head(SessionBasics, frozen=True, gc=False):
             raise OutdatedRecord(self.id)
 
     def status(self, now: float) -> Status:
-        """Whether something may be added to this session, and if not, why."""
+        """Whether the session can be changed at this time."""
         if self.closed:
             return "closed"
         return "expired" if self.expires <= now else "live"
@@ -216,7 +217,7 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 class Commit(msgspec.Struct, frozen=True, gc=False):
-    """An entry to append to a session, and what is written with it."""
+    """An entry to append to a session, with the data that is written along with it."""
 
     session: str
     entry: Entry
@@ -231,7 +232,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     phase: str | None = None
     """The agent's new phase; None keeps the old one."""
     reward: float | None = None
-    """The reward, if it is the verdict; None keeps what there is."""
+    """The reward, if the entry is the verdict; None keeps the old one."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -243,7 +244,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """All that a store has of one session; entries and snapshots are in the order of their revisions."""
+    """All data of one session; entries and snapshots are ordered by revision."""
 
     head: Head
     entries: list[Entry]

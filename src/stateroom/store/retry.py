@@ -96,5 +96,5 @@ class RetryStore(WrappedStore):
 
 
 def _origin(head: Head) -> tuple[object, ...]:
-    """What never changes of a session."""
+    """The fields of a session that never change."""
     return head.created, head.environment, head.owner, head.parent, head.parent_revision

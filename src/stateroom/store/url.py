@@ -1,4 +1,4 @@
-"""Store URLs: what they mean, which class serves them, and how they are shown.
+"""Store URLs: parsing them, finding their store class, and hiding their secrets.
 
 Every URL may have these options, whatever the store:
 
@@ -62,7 +62,7 @@ _SECRET_NAME = re.compile(r"pass|pwd|secret|token|key|credential|auth", re.IGNOR
 """Names of other values that may be a secret."""
 
 HIDDEN = "***"
-"""What is shown in place of a secret."""
+"""The placeholder for a secret."""
 
 
 class StoreURL(NamedTuple):
@@ -94,23 +94,23 @@ class StoreURL(NamedTuple):
 
 
 def parse_url(url: str, options: Set[str] = frozenset()) -> StoreURL:
-    """Split a URL, and refuse options that the store does not have."""
+    """Split a URL. Raises `UnknownStore` for options that the store does not have."""
     try:
         parts = urlsplit(url, allow_fragments=False)  # a # is an ordinary character of a path
     except ValueError:  # its text may contain the password
-        raise UnknownStore(f"{without_secrets(url)!r} is not a store URL: its host cannot be understood") from None
+        raise UnknownStore(f"{without_secrets(url)!r} is not a store URL: its host is invalid") from None
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in given:
         if "@" in name:
-            raise UnknownStore(f"{without_secrets(url)}: a ? that is part of a password is written %3F")
+            raise UnknownStore(f"{without_secrets(url)}: write ? as %3F in a password")
         if name not in options:
-            known = f"it has {', '.join(sorted(options))}" if options else "it has none"
-            raise UnknownStore(f"{without_secrets(url)}: this store has no option {name!r}; {known}")
+            known = f"choose from {', '.join(sorted(options))}" if options else "this store has no options"
+            raise UnknownStore(f"{without_secrets(url)}: unknown option {name!r}; {known}")
     return StoreURL(url, parts.netloc, unquote(parts.path), given)
 
 
 def without_secrets(url: str) -> str:
-    """A URL as it may be shown to anyone: no password, no secret among the options, nor in a URL within them."""
+    """The URL with passwords and secret options hidden, also in a URL within an option."""
     if "://" not in url:
         return "***" if "@" in url else url
     address, mark, query = url.partition("?")
@@ -134,7 +134,7 @@ def _name(option: str) -> str:
 
 
 def hide_secrets(value: Any, name: str = "") -> Any:
-    """JSON data without passwords in URLs, and without texts that have a name like a secret's."""
+    """JSON data with passwords in URLs and values under secret-looking keys hidden."""
     if isinstance(value, dict):
         return {key: hide_secrets(each, f"{name} {key}") for key, each in value.items()}
     if isinstance(value, list):
@@ -158,7 +158,7 @@ async def open_store(url: str) -> AsyncIterator[Store]:
 
 
 async def opened(url: str) -> Store:
-    """The store at a URL, wrapped as the common options say; the caller closes it."""
+    """Open the store at a URL, with the wrappers for its common options; the caller closes it."""
     plain, common = _without_common_options(url)
     large = common.whole_number("large", Store.large, least=Store.large)
     wrappers = list(_wrappers(common))  # before anything is open that would have to be closed
@@ -199,7 +199,7 @@ def _wrappers(common: StoreURL) -> Iterator[Callable[[Store], Store]]:
 
 
 def store_class(url: str) -> type[Store]:
-    """The class that serves a URL's scheme."""
+    """The store class for a URL's scheme."""
     scheme, separator, _ = url.partition("://")
     if not separator or not scheme:
         raise UnknownStore(
@@ -208,12 +208,12 @@ def store_class(url: str) -> type[Store]:
     try:
         kind = _find(scheme)
     except AttributeError as error:
-        raise UnknownStore(f"what is registered for {scheme}:// cannot be found: {error}") from error
+        raise UnknownStore(f"the store for {scheme}:// cannot be loaded: {error}") from error
     if kind is None:
         schemes = sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
-        raise UnknownStore(f"no store serves {scheme}://; there are: {', '.join(schemes)}")
+        raise UnknownStore(f"unknown store {scheme}://; choose from {', '.join(schemes)}")
     if not (isinstance(kind, type) and issubclass(kind, Store)):
-        raise UnknownStore(f"what is registered for {scheme}:// is not a subclass of stateroom.store.Store: {kind!r}")
+        raise UnknownStore(f"the store for {scheme}:// must be a subclass of stateroom.store.Store, not {kind!r}")
     return kind
 
 

@@ -1,9 +1,9 @@
-"""Stores around another store: what they have in common.
+"""Base classes for stores that wrap another store.
 
 `WrappedStore` hands every operation on through one method, `around`, where it can be timed, traced or repeated.
-`TransformedStore` changes the bodies on their way in and out. What it writes begins with `MARK`, the one byte that
-msgpack never has, and a letter for the form. So bodies written before and after a form was added can be told apart, and
-a reader that does not know the form fails to decode it instead of reading other data.
+`TransformedStore` changes the bodies on their way in and out. Its bodies begin with `MARK`, the one byte that msgpack
+never has, and a letter for the form. So a store can hold bodies in several forms, and a reader that does not know a
+form fails to decode it instead of reading other data.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPERATIONS = (
     *("append", "blobs", "children", "count", "create", "delete", "entries", "export", "find_call", "head", "heads"),
     *("lease", "load", "orphans", "prune", "release", "restore", "size", "sizes", "sweep", "touch", "vacuum"),
 )
-"""The names of operations that `WrappedStore.around` sees; `put` is `create` if the session is new, else `restore`."""
+"""The operations that `WrappedStore.around` sees; `put` is `create` for a new session, else `restore`."""
 
 MARK = b"\xc1"
 """The first byte of a body that is compressed or encrypted."""
@@ -38,9 +38,9 @@ Location = tuple[str | int | None, ...]
 
 
 class WrappedStore(Store):
-    """Another store, with `around` called for every operation.
+    """Wraps another store, and calls `around` for every operation.
 
-    The methods are not coroutines of their own but return that of `around`, which saves each of them one.
+    The methods return the coroutine of `around` instead of awaiting it, which saves one coroutine per call.
     """
 
     def __init__(self, store: Store) -> None:
@@ -52,7 +52,7 @@ class WrappedStore(Store):
     def around(
         self, operation: str, session: str | None, work: Callable[P, Work[T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Work[T]:
-        """Do one of `OPERATIONS`, on one session if it names one: call `work`, any number of times."""
+        """Carry out one of `OPERATIONS`, on a session or on the whole store; call `work` any number of times."""
         return work(*args, **kwargs)
 
     @property
@@ -61,7 +61,7 @@ class WrappedStore(Store):
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        raise UnknownStore(f"{cls.__name__} has no URL: it is put around a store that is open")
+        raise UnknownStore(f"{cls.__name__} cannot be opened by URL; wrap an open store with it")
 
     async def close(self) -> None:
         await self.store.close()

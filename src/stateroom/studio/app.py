@@ -43,17 +43,17 @@ SECURITY: Any = {"security": [{}, {"studio": []}], "errors": (401, 403)}
 
 
 Mode = Literal["read", "full"]
-"""What Studio allows: to look at sessions, or also to change them."""
+"""The mode of Studio: only to read sessions, or also to change them."""
 
 READING = frozenset({"GET", "HEAD"})
 """The methods of endpoints that change nothing."""
 
 OWN_SITES = (None, "same-origin", "none")
-"""Values of `Sec-Fetch-Site` of our own page, of a person who opens a URL, and of programs that are no browsers."""
+"""Values of `Sec-Fetch-Site` of our own page, of a person who opens a URL, and of programs other than browsers."""
 
 
 class About(msgspec.Struct, frozen=True):
-    """What a Studio is open on."""
+    """The data that a Studio shows."""
 
     version: str
     mode: Mode
@@ -71,9 +71,9 @@ class Studio:
 
     mode: Mode = "full"
     token: str | None = field(default=None, repr=False)
-    """The bearer token of the API; without one it answers on this machine only."""
+    """Bearer token for the API; without one, it only answers on this machine."""
     runs: Path | None = None
-    """The folder with the runs that are shown."""
+    """The folder of the runs to show."""
     opens_browser: bool = False
 
     @property
@@ -86,12 +86,12 @@ class Studio:
     def check_address(self, address: str) -> None:
         if self.token is None and not is_loopback(address):
             raise DefinitionError(
-                f"Studio at {address} could be reached from elsewhere: give it a token, as "
-                "`studio_token` or in the environment variable STATEROOM_STUDIO_TOKEN, or listen on the host 127.0.0.1"
+                f"other machines could reach Studio at {address}: set a token, with "
+                "`studio_token` or the environment variable STATEROOM_STUDIO_TOKEN, or listen on the host 127.0.0.1"
             )
 
     def announce(self, root: str, say: Callable[[str], None]) -> None:
-        """Print the URL; the token is in its fragment, which a browser sends to nobody."""
+        """Print the URL; the token is in its fragment, which a browser never sends."""
         url = f"{root}{self.path}/" + ("" if self.token is None else f"#token={quote(self.token, safe='')}")
         say(f"studio: {url}")
         if self.opens_browser:
@@ -158,7 +158,7 @@ class StudioApp:
 
 
 class Person(BaseModel):
-    """What the body of every change has, besides what it is about."""
+    """The common field in the body of every change."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
@@ -180,16 +180,18 @@ class Gate:
         self._check_operator(http_request(request))
         site = request.headers.get("sec-fetch-site")
         if site not in OWN_SITES:
-            raise Forbidden(f"this request is of another web page ({site}), and only Studio's own page may use its API")
+            raise Forbidden(
+                f"this request comes from another web page ({site}), but only Studio's own page may use its API"
+            )
         if request.method not in READING:
             self._check_change(http_request(request))
         await self._app(scope, receive, send)
 
     def _check_change(self, request: HTTPRequest) -> None:
         if self._mode == "read":
-            raise Forbidden("Studio is open for reading only; start it in the mode full to change something")
+            raise Forbidden("Studio is read-only; to make changes, start it in the mode full")
         if not request.json().get("by"):
-            message = "should name the person who makes this change, for the log"
+            message = "should name the person who makes this change"
             raise InvalidArguments(f"by: {message}", {"by": message})
 
 
@@ -201,4 +203,4 @@ def _signed(operation: Operation) -> Operation:
 
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
-    raise NotFound(f"there is nothing at {scope['path']}; sessions are at {scope['root_path']}/sessions")
+    raise NotFound(f"unknown path {scope['path']}; sessions are at {scope['root_path']}/sessions")

@@ -59,7 +59,7 @@ SECURITY = {
 """Headers of every response of Studio."""
 
 ISOLATION = {"cross-origin-opener-policy": "same-origin"}
-"""A header that browsers take over TLS and from this machine, and complain of elsewhere."""
+"""A header that browsers accept only over TLS or from this machine."""
 
 FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
 PAGE = {"cache-control": "no-cache", "content-security-policy": POLICY}

@@ -84,7 +84,7 @@ class RunList(msgspec.Struct, frozen=True):
 
 
 class Indexed(msgspec.Struct, frozen=True, kw_only=True):
-    """What is indexed so far."""
+    """The part of a run that is indexed so far."""
 
     version: str
     progress: dict[str, int]
@@ -100,7 +100,7 @@ class MatrixTask(msgspec.Struct, frozen=True):
     task: int
     rollouts: list[Data]
     episodes: int
-    """How many there are, of which the first are in `rollouts`."""
+    """The total number, of which the first are in `rollouts`."""
 
 
 class Matrix(Indexed, frozen=True, kw_only=True):
@@ -164,7 +164,7 @@ class _IndexedRun:
 
 
 class RunsAPI:
-    """The endpoints on the runs below a folder. Links are refused, and so is all that is no run."""
+    """The endpoints on the runs below a folder. Links are refused, and so is everything that is not a run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
@@ -183,7 +183,7 @@ class RunsAPI:
         ]
 
     async def runs(self, query: Since) -> RunList | Response:
-        """All runs, the newest first."""
+        """List all runs, newest first."""
         all_files = await asyncio.to_thread(self._find)
         runs = await asyncio.gather(*(self._summary(files) for files in all_files))
         runs.sort(key=lambda run: (run["started"], run["name"]), reverse=True)
@@ -192,7 +192,7 @@ class RunsAPI:
         return Response(status_code=304) if query.since == version else RunList(version, runs)
 
     async def show(self, run: str, query: Since) -> Data | Response:
-        """One run. Its `pass` has pass@k by k; a bar of its `histogram` ends below `high`, and the last one at it."""
+        """Read a run. Its `pass` has pass@k by k; a bar of its `histogram` ends below `high`, the last one at it."""
         indexed = await self._run(run)
         search = await indexed.newest()
         if query.since == await asyncio.to_thread(_version, search.index):
@@ -200,7 +200,7 @@ class RunsAPI:
         return await asyncio.to_thread(indexed.details, search, self.folder)
 
     async def rollouts(self, run: str, query: Rollouts) -> RolloutPage | Response:
-        """A page of the episodes, without their conversations."""
+        """List episodes, without their conversations."""
         search = await (await self._run(run)).newest()
         state = await asyncio.to_thread(_state, search.index)
         if query.since == state["version"]:
@@ -211,12 +211,12 @@ class RunsAPI:
         return RolloutPage(rollouts=rollouts, total=total, **state)
 
     async def rollout(self, run: str, line: int, query: File) -> Data:
-        """The whole row in a line of the rollouts, or of the failures."""
+        """Read a whole row of the rollouts or of the failures."""
         search = await (await self._run(run)).newest()
         return await asyncio.to_thread(search.index.row, query.file, line)
 
     async def matrix(self, run: str, query: Page) -> Matrix | Response:
-        """Some tasks with their first episodes, by rollout. Tasks that are yet to be run have none."""
+        """List tasks with their first episodes, by rollout. Tasks that have not run yet have none."""
         search = await (await self._run(run)).newest()
         state = await asyncio.to_thread(_state, search.index)
         if query.since == state["version"]:
@@ -242,7 +242,7 @@ class RunsAPI:
         run = await asyncio.to_thread(StoredRun.named, self.folder, name)
         link = next(self._links(run.files), None)
         if link is not None:
-            raise Forbidden(f"{link.relative_to(self.folder)} is a link, and links are not followed: copy the run here")
+            raise Forbidden(f"{link.relative_to(self.folder)} is a link, and links are not followed; copy the run here")
         return run
 
     async def _run(self, name: str) -> _IndexedRun:
@@ -268,7 +268,7 @@ def _version(index: RunIndex) -> str:
 
 
 def _state(index: RunIndex) -> Data:
-    """What a response tells of the index. It is read before the rows, so that it never promises more than they are."""
+    """The state of the index for a response. It is read before the rows, so it never promises more than they have."""
     indexed, size = index.progress
     return {"version": _version(index), "progress": {"indexed": indexed, "size": size}}
 
@@ -334,9 +334,9 @@ class RunStores:
             assert run.store is not None
             return run.store
         if run.store is None:
-            raise NotFound(f"run {run.files.rollouts.name} has kept no sessions")
+            raise NotFound(f"run {run.files.rollouts.name} did not keep its sessions")
         if run.store != without_secrets(own):
-            raise NotFound(f"the sessions of this run are in {run.store}: open Studio on that store to see them")
+            raise NotFound(f"the sessions of this run are in {run.store}; open Studio on that store to see them")
         return own
 
     async def _open(self, url: str, resources: AsyncExitStack) -> ASGIApp:

@@ -44,7 +44,7 @@ def session_operations(services: Services, models: Mapping[str, ModelSource]) ->
 
 class Continuation(Action):
     message: Text = ""
-    """What the user says first."""
+    """The user's first message."""
 
 
 class ContinuationStatus(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class Continuations:
     async def start(self, session: str, body: Continuation) -> ContinuationStatus:
         """Let the model continue a session; a checkpoint in its log names the person."""
         if session in self._tasks or session in self._starting:
-            raise Contradiction("a model continues this session already; stop it first")
+            raise Contradiction("a model already continues this session; stop it first")
         self._starting.add(session)
         try:
             served = await self._services.environment_of(session)
@@ -128,13 +128,13 @@ class OpenQuestion(SessionSummary, frozen=True, kw_only=True):
     """A session whose agent waits for a person."""
 
     asked: float
-    """Since when."""
+    """The time at which it began to wait."""
 
 
 class Inbox(msgspec.Struct, frozen=True):
     sessions: list[OpenQuestion]
     more: bool
-    """Whether there are more."""
+    """Whether more sessions wait."""
 
 
 class InboxAPI:

@@ -35,10 +35,10 @@ class SizedSession(msgspec.Struct, frozen=True):
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is in a store; nothing, until it has been measured."""
+    """The contents of a store; empty until it is measured."""
 
     at: float = 0.0
-    """When it was measured."""
+    """The time of the measurement."""
     sizes: dict[str, Size] = {}
     """By kind."""
     sessions: dict[str, dict[Status, int]] = {}
@@ -58,7 +58,7 @@ class StoreReply(Measurement, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StoreAPI:
-    """What is in a store. It is measured in the background, since each session is read for it."""
+    """Measures the contents of a store in the background, because it reads each session."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -74,7 +74,7 @@ class StoreAPI:
         return [get("/store", self.statistics)]
 
     async def statistics(self, query: StoreAfter) -> StoreReply:
-        """The sessions of the store by environment and status, sizes, and the largest sessions.
+        """Read the number of sessions by environment and status, sizes, and the largest sessions.
 
         Until it is `complete`, a response has the last measurement, if there is one, and the sessions `counted` since.
         """

@@ -62,7 +62,7 @@ OPENAI_STATUS: dict[type[errors.StateroomError], tuple[int, str | None]] = {
 """Status and code of errors for which OpenAI's APIs have others."""
 
 HEADERS = {500: ((b"x-should-retry", b"false"),), 503: (RETRY_AFTER,)}
-"""Headers by status: they tell OpenAI's clients not to send the same request again, or when to."""
+"""Headers by status, with which OpenAI's clients decide whether and when to retry."""
 
 
 class UnknownModel(errors.NotFound):
@@ -88,8 +88,8 @@ APIS = {
 class ModelApplication(ASGIApplication):
     """Serves the models of a source, which it closes when it stops.
 
-    A request gets a new policy, with a seed that is the same for all requests of an episode. It has the whole
-    conversation, or names one that the server keeps in the store at a URL. Nothing else is kept between requests.
+    Each request gets a new policy, whose seed is the same for all requests of an episode. A request has the whole
+    conversation, or names one that the server keeps in its store. Nothing else is kept between requests.
     """
 
     conversations: Conversations
@@ -165,9 +165,9 @@ class ModelApplication(ASGIApplication):
 
     def _check_model(self, name: Any) -> None:
         if not isinstance(name, str):
-            raise wrong_field("model", f"should be the model's name, {self.name!r}")
+            raise wrong_field("model", f"should be the name of the model, {self.name!r}")
         if name != self.name:
-            raise UnknownModel(f"there is no model {name!r:.200} here; this server has {self.name!r}")
+            raise UnknownModel(f"unknown model {name!r:.200}; this server has {self.name!r}")
 
     # Errors, in the form that OpenAI's clients expect.
 
@@ -190,7 +190,7 @@ class ModelApplication(ASGIApplication):
 
 async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
     known = f"{', '.join([*APIS, CONVERSATIONS, MODELS])} and /health"
-    raise errors.NotFound(f"there is nothing at {unquote(scope['path'])}; there are {known}")
+    raise errors.NotFound(f"unknown path {unquote(scope['path'])}; this server has {known}")
 
 
 def _conversation_id(given: Any) -> str:
@@ -217,10 +217,10 @@ def run_model(
     announce: Callable[[], None],
     store: str,
 ) -> None:
-    """Serve a model until a signal stops the server: answers in progress are finished, and new requests refused.
+    """Serve a model until a signal stops the server: answers in progress finish, and new requests are refused.
 
-    `announce` is called when the server is ready to be stopped. `hosts` are the names that the server answers to,
-    besides this machine's own; None: any. `store` is the URL of the store that keeps conversations.
+    `announce` is called when the server is ready. `hosts` are the names that it answers to, besides this machine's own;
+    None allows any. `store` is the URL of the store for conversations.
     """
     log_to_stderr()
     Server(configured(lambda: ModelApplication(source, limits, hosts, announce, store), STOP_SECONDS)).run([listening])

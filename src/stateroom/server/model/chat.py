@@ -23,7 +23,7 @@ def read(body: Mapping[str, Any]) -> ModelRequest:
     if not messages:
         raise wrong_field("messages", "should have a message")
     if body.get("n") not in (None, 1):
-        raise wrong_field("n", "should be 1: ask again for another answer")
+        raise wrong_field("n", "should be 1; send another request for another answer")
     for tool in tools:
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):

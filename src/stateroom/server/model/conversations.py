@@ -169,7 +169,7 @@ class Conversations:
         if query.after is not None:
             places = [place for place, item in enumerate(items) if item["id"] == query.after]
             if not places:
-                raise wrong_field("after", f"there is no item {query.after!r:.200} in this conversation")
+                raise wrong_field("after", f"unknown item {query.after!r:.200} in this conversation")
             items = items[places[0] + 1 :]
         return _page(items[: query.limit], has_more=len(items) > query.limit)
 
@@ -185,10 +185,10 @@ class Conversations:
     # The store.
 
     async def _session(self, conversation: str) -> Session[ConversationState]:
-        with suppress(SessionError):  # it is gone, or is no conversation
+        with suppress(SessionError):  # it is gone, or is not a conversation
             if conversation.startswith(PREFIX):
                 return await self.sessions.open(conversation.removeprefix(PREFIX))
-        raise NotFound(f"there is no conversation {conversation!r:.200} here")
+        raise NotFound(f"unknown conversation {conversation!r:.200}")
 
     @asynccontextmanager
     async def _changing(self, conversation: str) -> AsyncIterator[Session[ConversationState]]:
@@ -229,7 +229,7 @@ def _found(items: list[Item], name: str) -> Item:
     for item in items:
         if item["id"] == name:
             return item
-    raise NotFound(f"there is no item {name!r:.200} in this conversation")
+    raise NotFound(f"unknown item {name!r:.200} in this conversation")
 
 
 def _page(items: list[Item], *, has_more: bool = False) -> Reply:

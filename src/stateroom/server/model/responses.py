@@ -16,15 +16,15 @@ READ = frozenset({"model", "input", "tools", "stream", "stream_options", "store"
 """Parameters that the model does not get."""
 
 REFUSED = {
-    "previous_response_id": "this server keeps no responses: send the whole conversation, or name a `conversation` of "
-    "a server with /v1/conversations",
-    "conversation": "this server keeps no conversations: send the whole conversation",
-    "store": "this server keeps no responses: leave it out; a `conversation` keeps what is said in it, on a server "
-    "with /v1/conversations",
-    "prompt": "this server keeps no prompts: send the text itself, as `instructions` or `input`",
-    "background": "this server keeps no responses that could be fetched later: leave it out",
+    "previous_response_id": "not supported, because this server does not store responses: send the whole "
+    "conversation, or name a `conversation` on a server with /v1/conversations",
+    "conversation": "not supported, because this server does not store conversations: send the whole conversation",
+    "store": "not supported, because this server does not store responses: omit it, or use a `conversation` on a "
+    "server with /v1/conversations",
+    "prompt": "not supported, because this server does not store prompts: send the text as `instructions` or `input`",
+    "background": "not supported, because this server does not store responses: omit it",
 }
-"""Parameters for what no server of ours does, and why not."""
+"""Parameters that are not supported, and why."""
 
 ECHOED: dict[str, Any] = {
     "instructions": None,
@@ -189,7 +189,7 @@ def _item(item: Any, where: str) -> Item:
     if kind == "function_call_output" and not _is_content(item.get("output")):
         raise wrong_field(where, "a function_call_output should have an output")
     if kind == "item_reference":
-        raise wrong_field(where, "should be the item itself: this server looks up no references")
+        raise wrong_field(where, "should be the item itself: references are not supported")
     return {"type": kind, **item}
 
 

@@ -14,7 +14,7 @@ from stateroom.store import Head, Record, Store
 
 
 async def check_session(store: Store, head: Head) -> list[str]:
-    """What is wrong with a session, in words; nothing when all is well. It only reads."""
+    """Return a session's problems as texts; empty if it is intact. Only reads the store."""
     try:
         return await _Examination(store, await store.maintenance.export(head.id)).findings()
     except (StoreUnavailable, UnknownSession):
@@ -50,7 +50,7 @@ class _Examination:
             try:
                 stored = read_stored(entry)
             except Exception as error:  # noqa: BLE001 (whatever a damaged body leads to)
-                yield f"entry {entry.revision} cannot be read: {_told(error)}"
+                yield f"entry {entry.revision} cannot be read: {_explained(error)}"
             else:
                 self.log.append(stored.entry)
                 self.large += [*stored.large, *contents(stored.entry.facts.get("resources", {}))]
@@ -59,10 +59,10 @@ class _Examination:
                 document = read_document(snapshot.body, self.large)
                 self.large += contents(document.progress.resources)
             except Exception as error:  # noqa: BLE001 (whatever a damaged body leads to)
-                yield f"the snapshot at revision {snapshot.revision} cannot be read: {_told(error)}"
+                yield f"the snapshot at revision {snapshot.revision} cannot be read: {_explained(error)}"
 
     def _gaps(self) -> Iterator[str]:
-        """What is to be there and is not, and the other way round."""
+        """Missing and unexpected parts."""
         newest = self.head.revision
         due = set(range(self.start + 1, newest + 1)) | ({self.first} if self.first <= newest else set())
         entries = {entry.revision for entry in self.record.entries}
@@ -70,34 +70,34 @@ class _Examination:
         if due - entries:
             yield f"entries are missing: {_spans(due - entries)}"
         if entries - due:
-            yield f"there are entries that belong nowhere: {_spans(entries - due)}"
+            yield f"unexpected entries: {_spans(entries - due)}"
         if self.head.parent is None and max(self.start, self.first) not in snapshots:
             yield "the first snapshot is missing"
         if late := [revision for revision in snapshots if revision > newest]:
-            yield f"there are snapshots that belong nowhere: {_spans(late)}"
+            yield f"unexpected snapshots: {_spans(late)}"
 
     def _bad_steps(self) -> Iterator[str]:
         used = Counter(entry.call_id for entry in self.record.entries if entry.call_id is not None)
         yield from (f"the call id {call_id!r} was used {times} times" for call_id, times in used.items() if times > 1)
         for entry in self.log:
             if entry.kind == "rewind" and not 1 <= entry.facts["to"] < entry.revision:
-                yield f"entry {entry.revision} goes back to revision {entry.facts['to']}, which is not before it"
+                yield f"entry {entry.revision} rewinds to revision {entry.facts['to']}, which is not before it"
 
     async def _bad_parents(self) -> AsyncIterator[str]:
         head, seen = self.head, {self.head.id}
         while head.parent is not None:
             if head.parent in seen:
-                yield f"it descends from itself, by way of session {head.id!r}"
+                yield f"it is its own ancestor, through session {head.id!r}"
                 return
             seen.add(head.parent)
             try:
                 parent = await self.store.head(head.parent)
             except UnknownSession:
-                yield f"session {head.parent!r} is gone, from which session {head.id!r} was forked"
+                yield f"session {head.parent!r}, the parent of session {head.id!r}, does not exist"
                 return
             if parent.revision < head.parent_revision:
-                forked = f"revision {head.parent_revision}, from which session {head.id!r} was forked"
-                yield f"session {parent.id!r} has not come to {forked}: it is at {parent.revision}"
+                forked = f"session {head.id!r} was forked from its revision {head.parent_revision}"
+                yield f"session {parent.id!r} is at revision {parent.revision}, but {forked}"
                 return
             head = parent
 
@@ -128,7 +128,7 @@ class _Examination:
                 raise
             except Exception as error:  # noqa: BLE001 (a patch that does not fit may lead to any)
                 what = "its state" if revision is None else f"its state at revision {revision}"
-                yield f"{what} cannot be read: {_told(error)}"
+                yield f"{what} cannot be read: {_explained(error)}"
 
 
 def whole_after(record: Record) -> int:
@@ -139,7 +139,7 @@ def whole_after(record: Record) -> int:
     return before_first if whole or oldest <= before_first + 1 else oldest
 
 
-def _told(error: Exception) -> str:
+def _explained(error: Exception) -> str:
     return str(error) if isinstance(error, StateroomError) else f"{type(error).__name__}: {error}"
 
 

@@ -1,4 +1,4 @@
-"""Copying sessions from one store to another, and seeing that they have arrived."""
+"""Copying sessions from one store to another, and verifying the copies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stateroom.store import Entry, Record, Snapshot, Store
 
 
 class Copied(NamedTuple):
-    """What has arrived of a session."""
+    """The copied data of a session."""
 
     revision: int
     entries: int
@@ -26,25 +26,25 @@ class Copied(NamedTuple):
 
 
 class Copier:
-    """Copies sessions, each as of one moment, and compares what has arrived with what was sent.
+    """Copies sessions, each as of one moment, and compares the copy with the original.
 
-    A session that is in the target already is brought up to date, so copying again is safe; one that has gone on there
-    is left as it is. Leases stay behind: nobody holds the copy. What a session shares with its parents, or with
-    the world that it starts from, is copied with them.
+    A session that already exists in the target is brought up to date, so you can copy again; if it has diverged there,
+    it is not changed. Leases are not copied. The parents of a session, and the world that it starts from, are copied
+    too.
     """
 
     def __init__(self, source: Store, target: Store) -> None:
         self.source = source
         self.target = target
         self.copied: dict[str, Copied] = {}
-        """What has arrived, by session."""
+        """The copied data, by session."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def copy(self, session: str) -> None:
-        """Copy a session, and before it those that it was forked from, unless that was done before.
+        """Copy a session, after its ancestors, unless they were copied before.
 
-        Raises `OutdatedRecord` if the target has another session of that id or a later moment of this one, and
-        `StoreError` if what it gives back is not what it was given.
+        Raises `OutdatedRecord` if the target has another session with that id or a later version of this one, and
+        `StoreError` if the copy differs.
         """
         todo: list[tuple[str, int]] = []
         head = await self.source.head(session)
@@ -80,7 +80,7 @@ class Copier:
                 arrived = await self.target.maintenance.export(session)
             wrong = _difference(record, arrived)
             if wrong:
-                raise StoreError(f"the copy of session {session!r} is not what was copied: {wrong}")
+                raise StoreError(f"the copy of session {session!r} differs from the original: {wrong}")
             bodies = [entry.body for entry in record.entries] + [snapshot.body for snapshot in record.snapshots]
             size = sum(map(len, bodies)) + sum(map(len, record.blobs.values()))
             self.copied[session] = Copied(record.head.revision, len(record.entries), size)
@@ -104,7 +104,7 @@ class Copier:
         if record.head.continues(there) and there.revision > whole_after(record):
             last = await self.target.entries(session, after=there.revision - 1)
             if last != [entry for entry in record.entries if entry.revision == there.revision]:
-                raise StoreError(f"session {session!r} has gone on in the target in another way, and is left as it is")
+                raise StoreError(f"session {session!r} has diverged in the target, and was not copied")
 
 
 def _world_of(record: Record) -> str | None:

@@ -1,4 +1,4 @@
-"""All sessions of a store, and how much there is of them."""
+"""Iterating over all sessions of a store, and measuring them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MAX_UNDER_WAY = 8
 
 
 async def each_session(store: Store, work: Callable[[Head], Awaitable[T]]) -> AsyncIterator[tuple[Head, T]]:
-    """Every session, the newest first, with what some work gives for it.
+    """Iterate over all sessions, newest first, with the result of `work` for each.
 
-    One that is removed meanwhile is left out; so is one that is damaged, and the log says so.
+    Sessions that are removed meanwhile are skipped; so are damaged ones, with a warning in the log.
     """
 
     async def unless_removed(head: Head) -> list[T]:
@@ -35,7 +35,7 @@ async def each_session(store: Store, work: Callable[[Head], Awaitable[T]]) -> As
                 return []
             raise
         except BadData as error:
-            logger.warning("session %r is left out: %s", head.id, error)
+            logger.warning("session %r is skipped: %s", head.id, error)
             return []
 
     async for page in store.pages():
@@ -45,7 +45,7 @@ async def each_session(store: Store, work: Callable[[Head], Awaitable[T]]) -> As
 
 
 async def side_by_side(items: Iterable[Item], work: Callable[[Item], Awaitable[T]]) -> AsyncIterator[tuple[Item, T]]:
-    """Items, in order, with what some work gives for each; the next few are worked on meanwhile."""
+    """Iterate over items, in order, with the result of `work` for each; the next few run meanwhile."""
 
     async def at_work(item: Item) -> T:
         return await work(item)
@@ -83,18 +83,18 @@ async def descendants(store: Store, session: str) -> AsyncIterator[Head]:
 
 
 class Statistics(NamedTuple):
-    """What a store has."""
+    """The contents of a store."""
 
     sizes: dict[str, Size]
-    """All of it, by kind."""
+    """The sizes of all data, by kind."""
     sessions: dict[str, Counter[Status]]
-    """How many sessions there are, by environment and status."""
+    """The number of sessions, by environment and status."""
     largest: list[tuple[Head, Size]]
-    """The sessions that are the largest by what is their own, the largest first."""
+    """The largest sessions by their own data, largest first."""
 
 
 async def count_sessions(store: Store, *, now: float, top: int, done: Callable[[], None]) -> Statistics:
-    """Count what is in a store, and its largest sessions; `done` is called for each session."""
+    """Count a store's contents, and find its largest sessions; `done` is called for each session."""
     sessions: dict[str, Counter[Status]] = defaultdict(Counter)
     largest: list[tuple[Head, Size]] = []
 

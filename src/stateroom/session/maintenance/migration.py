@@ -1,4 +1,4 @@
-"""Bringing all sessions of a store to the newest schema of their states."""
+"""Migrating all sessions of a store to the newest schema of their states."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ LEASE_SECONDS = 10.0
 NO_LIMIT = 1 << 62
 
 Outcome = Literal["migrated", "current", "ended", "in use", "foreign", "failed"]
-"""What became of a session.
+"""The outcome for a session.
 
-`current`: there was nothing to do. `ended`: it can no longer be changed, and is migrated whenever it is read. `in use`:
-a worker holds it, is about to change it, or has not come back from an external call. `foreign`: of an environment that
-is not known here.
+`current`: it needed no migration. `ended`: it cannot be changed any more, and is migrated whenever it is read.
+`in use`: a worker holds it, is about to change it, or waits for an external call. `foreign`: its environment is unknown
+here.
 """
 
 
 class Migrated(NamedTuple):
-    """What became of a session."""
+    """The outcome for a session."""
 
     outcome: Outcome
     version: int | None = None
-    """That of the schema which it was stored in, if that could be told."""
+    """The version of the schema that it was stored in, if known."""
     why: str = ""
-    """Why it failed."""
+    """The reason for a failure."""
 
 
 def kept_types(environment: SessionEnvironment) -> dict[str, type[State]]:
-    """The types of the states that an environment keeps, by what the heads of their sessions say."""
+    """The types of the states that an environment stores, by the environment in the heads of their sessions."""
     kept = {environment.name: environment.state_type} if environment.state_type is not None else {}
     return kept | {shared_environment(name, environment.name): kind for name, kind in environment.shared_types.items()}
 
@@ -68,12 +68,12 @@ class Migrator:
         self.now = now
 
     async def plan(self) -> AsyncIterator[tuple[Head, Migrated]]:
-        """All sessions, each with what would become of it; all are read, and nothing is changed."""
+        """Iterate over all sessions with the outcome that a migration would have; changes nothing."""
         async for head, (migrated, _) in each_session(self.store, self._look):
             yield head, migrated
 
     async def carry_out(self) -> AsyncIterator[tuple[Head, Migrated]]:
-        """The same, and it is done."""
+        """Migrate all sessions, and iterate over them with their outcomes."""
         async for migrated in each_session(self.store, self._migrate):
             yield migrated
 
@@ -97,7 +97,7 @@ class Migrator:
             await self.store.release(head.id, holder)
 
     async def _look(self, head: Head) -> tuple[Migrated, CachedSession | None]:
-        """What is to become of a session; and the session itself, if it is to be migrated."""
+        """The planned outcome for a session, and the session itself, if it needs a migration."""
         if head.environment not in self.types:
             return Migrated("foreign"), None
         limits = SessionLimits(max_state=NO_LIMIT, max_log=NO_LIMIT, ttl=0, now=self.now)

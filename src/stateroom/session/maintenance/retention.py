@@ -1,7 +1,7 @@
 """Retention: removing the log before the last revisions, and sessions closed long ago.
 
-The newest state of every session, what the model is shown of its conversation, all that its log keeps, every fork and
-every rewind stay readable.
+The newest state of every session, the model's view of its conversation, the kept part of its log, every fork and every
+rewind stay readable.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ LEASE_SECONDS = 10.0
 
 
 class RetentionPolicy(NamedTuple):
-    """How much is kept."""
+    """The data to keep."""
 
     keep: int | None = None
-    """Revisions that stay in each session's log, and at least those that a process may have in memory; None: all."""
+    """Revisions to keep in each session's log, at least as many as a process may hold in memory; None keeps all."""
     unused: float = 0.0
     """Seconds without a new entry after which a session is cut."""
     closed: float | None = None
@@ -35,23 +35,23 @@ class RetentionPolicy(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """What goes of one session."""
+    """The part of a session to remove."""
 
     head: Head
     below: int | None
-    """Its past before this revision; None is all of it."""
+    """Its past before this revision; None for the whole session."""
     entries: int
-    """How many entries that are."""
+    """The number of entries in that part."""
     in_use: bool = False
-    """A worker has the lease, so the session was left as it is."""
+    """Whether a worker has the lease, so the session was not changed."""
 
 
 class Retention:
-    """Cuts off what a policy does not keep.
+    """Removes the data that a policy does not keep.
 
-    With an entry its call id is removed, so a call that is repeated later would run again. A revision that was removed
-    can no longer be read, forked or gone back to. A session is leased while it is cut, so a rewind has either happened
-    before or is refused. Only a fork of a revision that is being removed, or a fork that goes back to one, can be late.
+    Removing an entry removes its call id too, so a call that is repeated later would run again. A removed revision
+    cannot be read, forked or restored any more. A session is leased meanwhile, so a rewind happens before or is
+    refused. Only a fork of a revision that is being removed, or a fork that rewinds to one, can come too late.
     """
 
     def __init__(self, store: Store, policy: RetentionPolicy, now: Callable[[], float]) -> None:
@@ -62,12 +62,12 @@ class Retention:
         self.now = now
 
     async def plan(self) -> AsyncIterator[tuple[Head, Cut | None]]:
-        """All sessions, each with what goes of it; nothing is changed."""
+        """Iterate over all sessions with the part that would be removed; changes nothing."""
         async for cut in each_session(self.store, self._cut):
             yield cut
 
     async def carry_out(self) -> AsyncIterator[tuple[Head, Cut | None]]:
-        """The same, and it goes."""
+        """Remove the data, and iterate over all sessions with the removed part."""
         async for head, cut in self.plan():  # the newest first: a fork goes before what it was forked from
             made = None
             if cut is not None:

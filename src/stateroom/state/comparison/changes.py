@@ -36,7 +36,7 @@ def ends(*lists: list[Any]) -> tuple[int, int]:
 
 
 def alignment(place: Place, base: list[Any], gold: list[Any], found: list[Any]) -> Iterator[tuple[int, Any, Any, Any]]:
-    """What each list has of an item, and its index in the list in which it is.
+    """The items of each list, with their indices.
 
     Items of the base keep their identity, however they moved up or down; what was put in is compared with what the
     other put in before the same item.
@@ -61,7 +61,7 @@ def alignment(place: Place, base: list[Any], gold: list[Any], found: list[Any]) 
 
 
 class _Followed(NamedTuple):
-    """What has become of a list."""
+    """The changes of a list."""
 
     kept: list[int | None]
     """Where each of its items is now."""
@@ -108,7 +108,7 @@ class Spot(NamedTuple):
 
 
 class Table(NamedTuple):
-    """New entries of a dict or set, which their keys tell apart; but a key may be the id of a new record."""
+    """New entries of a dict or set, which are distinguished by their keys; but a key may be the id of a new record."""
 
     path: Path
     """Of the dict."""
@@ -119,7 +119,7 @@ class Table(NamedTuple):
 
 
 class Crowd(NamedTuple):
-    """Entries of a dict or list that only their content tells apart: new ones of a dict, any of a list."""
+    """Entries of a dict or list that are distinguished only by content: new ones of a dict, any of a list."""
 
     path: Path
     place: Place

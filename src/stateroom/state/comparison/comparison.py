@@ -1,4 +1,4 @@
-"""`compare`: how a state differs from the one that was to be reached."""
+"""`compare`: the differences between a state and the expected one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_RECORD_CHARACTERS = 200
 
 
 def shown(value: Any, place: Place, own: Any = None) -> Any:
-    """What counts of a value, as JSON data; what a record says of its `own` id does not."""
+    """The compared part of a value, as JSON data, without a record's `own` id."""
     data = _counting(value, place)
     if own is not None and isinstance(value, BaseModel):
         data = {name: part for name, part in data.items() if type(part) is not type(own) or part != own}
@@ -43,7 +43,7 @@ def shown(value: Any, place: Place, own: Any = None) -> Any:
 
 
 def lines(missing: Iterable[Difference], extra: Iterable[Difference]) -> list[str]:
-    """What differs, a line each."""
+    """The differences as text, one per line."""
     texts: list[str] = []
     others = list(extra)
     for difference in missing:
@@ -54,7 +54,7 @@ def lines(missing: Iterable[Difference], extra: Iterable[Difference]) -> list[st
         others.remove(twin)
         parts = diff(difference.before, twin.after, twin.place)
         texts += [_changed(part) for part in parts] or [_about_another(twin)]
-    return texts + [_line(other, gone="expected {}, is gone", new="not expected, {}") for other in others]
+    return texts + [_line(other, gone="expected {}, found nothing", new="unexpected {}") for other in others]
 
 
 def _line(difference: Difference, *, gone: str, new: str) -> str:
@@ -70,9 +70,9 @@ def _where(difference: Difference) -> str:
 
 
 def _about_another(difference: Difference) -> str:
-    """What reads as it should, but its ids are those of other new records."""
+    """The text for a record that looks as expected, but refers to other new records."""
     record = brief(difference.after, MAX_RECORD_CHARACTERS)
-    return f"{_where(difference)}: {record} is about another new record than expected"
+    return f"{_where(difference)}: {record} refers to another new record than expected"
 
 
 def _changed(difference: Difference) -> str:
@@ -124,20 +124,20 @@ MAX_LINES = 20
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a state differs from the one that was to be reached; `before` of a difference is what was expected."""
+    """The differences between a state and the expected one; the `before` of a difference is the expected value."""
 
     missing: list[Difference]
-    """What was to be changed, and was not, or to something else."""
+    """Expected changes that were not made, or made differently."""
     extra: list[Difference]
-    """What was changed, and was to be left alone."""
+    """Unexpected changes."""
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs."""
+        """Whether the states are the same."""
         return not (self.missing or self.extra)
 
     def text(self, most: int = MAX_LINES) -> str:
-        """What differs, a line each, or that nothing does."""
+        """The differences as text, one per line."""
         texts = lines(self.missing, self.extra)
         if len(texts) > most:
             texts[most:] = [f"… and {len(texts) - most:,} more"]
@@ -145,11 +145,10 @@ class Comparison:
 
 
 def compare(base: S, found: S, gold: S, *, ignore: Iterable[str] = (), by_content: Iterable[str] = ()) -> Comparison:
-    """Compare a state that was found with the one that the right actions lead to.
+    """Compare the state that was `found` with the expected one, `gold`.
 
-    `base` is the state from which both came, as it was seeded. Each may be a state as a verifier gets it, or a plain
-    instance. A place that `gold` changed, and where `found` has something else, is `missing`; one that `gold` left as
-    it was, and `found` did not, is `extra`.
+    `base` is the seeded state from which both came. Each may be a state as a verifier gets it, or a plain instance. A
+    place that `gold` changed, and where `found` differs, is `missing`; a place that only `found` changed is `extra`.
 
     ```python
     found = compare(
@@ -158,31 +157,30 @@ def compare(base: S, found: S, gold: S, *, ignore: Iterable[str] = (), by_conten
     return Verdict(float(found.same), {"goal": float(not found.missing), "untouched": float(not found.extra)})
     ```
 
-    `ignore` names what does not count: `"drafts"` is a field, `"mails.*.sent_at"` a field of each record in a dict or
-    list, `"*.*.updated_at"` the same of all records. A `*` is any one step; entries of a dict or list are named by it
-    only.
+    `ignore` names the places to skip: `"drafts"` is a field, `"mails.*.sent_at"` a field of each record in a dict or
+    list, and `"*.*.updated_at"` that field of all records. A `*` matches any one step; write it for the entries of a
+    dict or list.
 
-    `by_content` names the dicts whose keys depend on order and chance, such as ids, and the lists whose order does not
-    count. Their new entries are the same if they say the same, so independent actions may come in any order.
+    `by_content` names dicts whose keys depend on order and chance, such as ids, and lists whose order does not matter.
+    Their new entries are matched by content, so independent actions may come in any order.
 
-    - Where a new record holds its own id, that does not count.
-    - Where anything else mentions the id of a new record, as a value, a key or a member of a set, it must mention the
-      record that is the same. An id within a longer text is not noticed. The items of a list have no ids.
-    - Ids should be texts that occur nowhere else, as `new_id` makes them. If they are numbers, then any equal number is
-      taken for a mention.
+    - In a new record, its own id is ignored.
+    - A reference to a new record elsewhere, as a value, a key or a member of a set, must refer to the matching record.
+      An id within a longer text is not recognised as a reference. The items of a list have no ids.
+    - Ids should be unique texts, such as those from `new_id`. If ids are numbers, every equal number counts as a
+      reference.
 
-    In all other dicts keys count, and in all other lists the order does. Numbers must be equal to be the same; not a
-    number is the same as itself. A pattern that names no place in the state's class is a `DefinitionError`, so that a
-    slip cannot make the check weaker, or stricter, unseen.
+    In all other dicts the keys are compared, and in all other lists the order. Numbers must be equal; NaN equals
+    itself. Raises `DefinitionError` for a pattern that matches no place in the state's class.
 
-    What the states share costs nothing: so it is best to compare states that came one from another.
+    Shared parts cost nothing, so compare states that were derived from each other.
     """
     base, found, gold = (_committed(each) for each in (base, found, gold))
     kinds = dict.fromkeys(type(each) for each in (base, found, gold))
     kind = next(iter(kinds))
     if len(kinds) > 1 or not issubclass(kind, State):
         raise DefinitionError(
-            f"compare needs three states of one class, not of {', '.join(each.__name__ for each in kinds)}"
+            f"compare needs three states of the same class, not of {', '.join(each.__name__ for each in kinds)}"
         )
     changes = Changes(Spot((), place_of(shape_of(kind), ignore, by_content), base, gold, found))
     judge = _Judge(*names_of(Side(_units(changes, "gold")), Side(_units(changes, "found"))))

@@ -3,8 +3,8 @@
 The ids of new records depend on order and chance, so they are not compared. Two new records are the same if they say
 the same, and the same is said of them. A record may mention further new records: so their ids get colours, at first by
 what the records say themselves, then again and again by what mentions them, in the colours found so far, until no more
-of them can be told apart. Where two are still alike it does not matter which is which, so one pair is chosen, and its
-choice may tell others apart.
+of them can be distinguished. Where two are still alike it does not matter which is which, so one pair is chosen, which
+may distinguish others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Pattern = tuple[str, ...]
 
 
 class Place:
-    """What the patterns say of one place, and of the places in it."""
+    """The patterns for one place, and for the places in it."""
 
     __slots__ = ("_by_content", "_ignore", "_parts", "by_content", "ignored")
 
@@ -78,9 +78,9 @@ def _read(option: str, text: str, shape: ModelShape) -> Pattern:
     why: list[str] = []
     reached = list(_reached(shape, pattern, shape.model.__name__, why))
     if not reached:
-        raise DefinitionError(f"{option} has {text!r}, which is no place in {shape.model.__name__}: {why[0]}")
+        raise DefinitionError(f"{option}: {text!r} is not a place in {shape.model.__name__}: {why[0]}")
     if option == "by_content" and not any(isinstance(each, DictShape | ListShape | JsonShape) for each in reached):
-        raise DefinitionError(f"by_content has {text!r}, which is neither a dict nor a list")
+        raise DefinitionError(f"by_content: {text!r} is not a dict or a list")
     return pattern
 
 
@@ -95,13 +95,13 @@ def _reached(shape: Shape, pattern: Pattern, where: str, why: list[str]) -> Iter
         step, *rest = pattern
         names = list(shape.fields) if step == ANY else [step] if step in shape.fields else []
         if not names:
-            why.append(f"{where} has no field {step!r}, but {', '.join(shape.fields)}")
+            why.append(f"{where} has no field {step!r}; its fields are {', '.join(shape.fields)}")
         for name in names:
             yield from _reached(shape.fields[name], tuple(rest), f"{where}.{name}", why)
     elif isinstance(shape, DictShape | ListShape | TupleShape | JsonShape):
         step, *rest = pattern
         if step != ANY:
-            why.append(f"the entries of {where} are all called '*', so that is not {step!r}")
+            why.append(f"write '*' for the entries of {where}, not {step!r}")
         elif isinstance(shape, JsonShape):
             yield from _reached(shape, tuple(rest), f"{where}.*", why)
         else:
@@ -115,7 +115,7 @@ ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "ABSENT"})()
 """Stands where there is nothing."""
 
 Names = Mapping[Any, Hashable]
-"""What ids of new records stand for."""
+"""The names that stand for ids of new records."""
 
 _NO_NAMES: Names = {}
 _OWN = "own"
@@ -229,7 +229,7 @@ class NewValue(NamedTuple):
         yield from ids_in(self.value, self.place)
 
     def mentions(self) -> Iterator[Any]:
-        """What may be ids of other records."""
+        """Possible ids of other records."""
         if self.is_record:
             yield from mentions_in(self.value, self.place, frozenset((self.key,)))
         else:

@@ -1,4 +1,4 @@
-"""The suite that every store passes."""
+"""The conformance suite for stores."""
 
 from stateroom.store.conformance.suite import StoreConformance
 

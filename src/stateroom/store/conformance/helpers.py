@@ -67,7 +67,7 @@ async def append(
 
 
 async def outcome(call: Awaitable[T]) -> T | type[StateroomError]:
-    """What a call returned, or the class of the error it raised."""
+    """The result of a call, or the class of its error."""
     try:
         return await call
     except StateroomError as error:
@@ -75,7 +75,7 @@ async def outcome(call: Awaitable[T]) -> T | type[StateroomError]:
 
 
 async def race(*calls: Awaitable[Any], flipped: int | bool) -> list[Any]:
-    """What calls return that begin together, in their order; the last begins first if it is flipped."""
+    """The results of calls that begin together, in their order; if flipped, the last begins first."""
     done = await asyncio.gather(*(calls[::-1] if flipped else calls))
     return done[::-1] if flipped else done
 
@@ -112,7 +112,7 @@ async def list_all(
 
 
 class Suite:
-    """What every part of the suite knows of its store.
+    """The base of every part of the suite.
 
     Tests are coroutines. Each runs in an event loop of its own, and gets a fresh store if it has a parameter `store`.
     """
@@ -133,7 +133,9 @@ class Suite:
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         """The URL of a fresh store."""
-        raise NotImplementedError("a subclass of StoreConformance has a fixture `url` that gives a fresh store's URL")
+        raise NotImplementedError(
+            "a subclass of StoreConformance needs a fixture `url` that returns the URL of a fresh store"
+        )
 
     def needs_shared(self) -> None:
         """Skip a test of stores that share their sessions."""
@@ -143,7 +145,7 @@ class Suite:
     def needs_durable(self) -> None:
         """Skip a test of stores that keep their sessions."""
         if not self.durable:
-            pytest.skip("stores of this kind do not outlive their closing")
+            pytest.skip("stores of this kind lose their sessions when they are closed")
 
 
 def _run_in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

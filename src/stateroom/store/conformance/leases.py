@@ -126,7 +126,7 @@ class LeasePromises(Suite):
         late = append(store, "room", 3, "late", fence=mine.fence)
         assert await outcome(late) is Conflict
         assert await outcome(store.lease("room", "me", now=SOON, until=SOON + 20)) is SessionLeased
-        await store.release("room", "me")  # it is no longer theirs to end
+        await store.release("room", "me")  # another holder has the lease now
         assert await store.head("room") == theirs
         await append(store, "room", 3, fence=theirs.fence)
         assert await store.find_call("room", "late") is None

@@ -55,7 +55,7 @@ class Reference:
         """Sessions as they were when they were exported."""
 
     def answer(self, name: str, arguments: dict[str, Any]) -> Any:
-        """What the call returns, or the class of the error it raises."""
+        """The result of the call, or the class of its error."""
         try:
             return getattr(self, name)(**arguments)
         except StateroomError as error:
@@ -207,7 +207,7 @@ class Reference:
         pass
 
     def can_tell(self, record: Record) -> bool:
-        """Whether there is at most one reason to refuse a record; of two, the contract does not say which is told."""
+        """Whether there is at most one reason to refuse a record; of two, the contract does not say which is raised."""
         return record.head.id not in self.sessions or self.answer("check_parent", {"head": record.head}) is None
 
 
@@ -216,7 +216,7 @@ def _reward(head: Head) -> float:
 
 
 async def ask(store: Store, name: str, arguments: dict[str, Any]) -> Any:
-    """What a store answers, so that it can be compared with what the model answers."""
+    """A store's answer in a form that can be compared with the model's."""
     name = {"look": "export", "restore": "put"}.get(name, name)
     part: Any = store.maintenance if name in MAINTENANCE else store
     got: Any = await outcome(getattr(part, name)(**arguments))

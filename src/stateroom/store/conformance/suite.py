@@ -152,4 +152,4 @@ class StoreConformance(
     MaintenancePromises,
     ConcurrencyPromises,
 ):
-    """What a store promises. A subclass gives the `url` of a fresh store."""
+    """Tests for everything that a store promises. A subclass returns the `url` of a fresh store."""

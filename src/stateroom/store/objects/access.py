@@ -143,7 +143,7 @@ class Access:
                         raise
                 view = None
                 await asyncio.sleep(PAUSES.after(attempt - 1))
-        raise StoreUnavailable(f"{self.backend.url}: too many others change session {session!r}; try again")
+        raise StoreUnavailable(f"{self.backend.url}: too many concurrent changes to session {session!r}; try again")
 
     async def change_head(self, session: str, change: Callable[[Head], Head]) -> Root:
         """Change the head of a session alone; `change` gives the same head if there is nothing to change."""
@@ -221,7 +221,7 @@ class Access:
                 raise damaged(session, error) from error
 
     def _lost(self, session: str, error: Missing) -> BadData:
-        return BadData(f"{self.backend.url}: session {session!r} is damaged, an object is missing: {error}")
+        return BadData(f"{self.backend.url}: session {session!r} is damaged: an object is missing: {error}")
 
     async def read_part(self, view: SessionView, name: str, start: int, end: int) -> bytes:
         """Some bytes of a segment or blob."""
@@ -281,7 +281,7 @@ class Access:
         items = list(layout.read_records(records))
         snapshot = next((item for item in items if isinstance(item, Snapshot)), None)
         if snapshot is None:
-            raise BadData(f"there is no snapshot at revision {revision}")
+            raise BadData(f"the snapshot at revision {revision} is missing")
         entries = [item for item in items if isinstance(item, Entry) and revision < item.revision <= until]
         return Loaded(root.head, snapshot, entries)
 

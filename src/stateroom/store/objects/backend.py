@@ -42,7 +42,7 @@ Version = Any
 
 
 class Missing(Exception):
-    """There is no object of this name."""
+    """No object has this name."""
 
 
 class Moved(Exception):
@@ -235,7 +235,7 @@ class Folder(ObjectBackend):
                     break
                 except BlockingIOError:
                     if time.monotonic() > give_up:
-                        raise StoreUnavailable(f"{self.url}: another process holds the lock of {name}") from None
+                        raise StoreUnavailable(f"{self.url}: another process holds the lock on {name}") from None
                     time.sleep(0.0005)
             yield
         finally:

@@ -53,9 +53,9 @@ ONCE: RetryConfig = {**RETRY, "max_retries": 0}
 OPTIONS = {"s3": {"endpoint", "region"}, "gs": {"endpoint"}, "az": {"account", "endpoint"}}
 """The options of a URL, by its scheme."""
 CREDENTIALS = {
-    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run where a role is given",
-    "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run where a service account is given",
-    "az": "set AZURE_STORAGE_ACCOUNT_KEY, or run where an identity is given",
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run with an IAM role",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS, or run with a service account",
+    "az": "set AZURE_STORAGE_ACCOUNT_KEY, or run with a managed identity",
 }
 
 _Bucket = S3Store | GCSStore | AzureStore
@@ -66,7 +66,7 @@ def open_bucket(scheme: str, url: StoreURL, timeout: timedelta, retry: RetryConf
     if not url.host:
         raise UnknownStore(f"{without_secrets(url.url)}: write {scheme}://bucket or {scheme}://bucket/prefix")
     if "@" in url.host:  # a service would show them in its messages
-        raise UnknownStore(f"{without_secrets(url.url)}: credentials are not part of the URL; {CREDENTIALS[scheme]}")
+        raise UnknownStore(f"{without_secrets(url.url)}: remove the credentials from the URL; {CREDENTIALS[scheme]}")
     endpoint = url.options.get("endpoint")
     client: ClientConfig = {"connect_timeout": TIMEOUT, "timeout": timeout}
     if endpoint and endpoint.startswith("http://"):
@@ -120,11 +120,11 @@ class Bucket(ObjectBackend):
     def _unavailable(self, error: Exception) -> StoreUnavailable:
         text = str(error)
         if "NoSuchBucket" in text or "ContainerNotFound" in text or "bucket does not exist" in text:
-            return StoreUnavailable(f"{self.url}: there is no such bucket; create it first")
+            return StoreUnavailable(f"{self.url}: this bucket does not exist; create it first")
         if "169.254." in text or "metadata.google" in text:  # the addresses of a machine's own credentials
             return StoreUnavailable(f"{self.url}: no credentials; {CREDENTIALS[self.scheme]}")
         if isinstance(error, PermissionDeniedError | UnauthenticatedError) or "403 Forbidden" in text:
-            return StoreUnavailable(f"{self.url}: the credentials are refused; {CREDENTIALS[self.scheme]}")
+            return StoreUnavailable(f"{self.url}: the credentials were rejected; {CREDENTIALS[self.scheme]}")
         return StoreUnavailable(f"{self.url}: {_first_line(error)}")
 
     async def read(self, name: str) -> Found:

@@ -173,7 +173,7 @@ class LogRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """What a head knows of a segment: an object with the records of a run, and its index at the end."""
+    """A head's information about a segment: an object with the records of a run, and its index at the end."""
 
     name: str
     size: int
@@ -330,7 +330,7 @@ class Root(msgspec.Struct, frozen=True, array_like=True, tag="session"):
         return self.changed(head=msgspec.structs.replace(self.head, **fields))
 
     def gone(self) -> Gone:
-        """What takes its place while it is removed."""
+        """Its replacement while it is removed."""
         head = self.head
         fork = fork_name(head.parent, head.id, self.life) if head.parent is not None else ""
         return Gone(key_of(head.id), self.life, recent_name(head, self.life), fork)
@@ -366,6 +366,4 @@ def decode_head(data: bytes, name: str) -> Root | Gone:
     try:
         return _head_decoder.decode(data)
     except msgspec.DecodeError as error:
-        raise BadData(
-            f"{name} is damaged: it is not the head of a session, or one of a newer version: {error}"
-        ) from error
+        raise BadData(f"{name} is damaged, or was written by a newer version of Stateroom: {error}") from error

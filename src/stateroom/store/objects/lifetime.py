@@ -43,7 +43,7 @@ async def begin(access: Access, record: Record) -> None:
                 await access.backend.remove([layout.head_name(key)])
             elif monotonic() > give_up:
                 raise StoreUnavailable(
-                    f"{access.backend.url}: the last session {record.head.id!r} is still being removed"
+                    f"{access.backend.url}: the previous session {record.head.id!r} is still being removed"
                 )
             else:
                 await asyncio.sleep(0.01)
@@ -149,7 +149,7 @@ async def remove(access: Access, session: str, *, expired_at: float | None = Non
         while True:
             if monotonic() > give_up:
                 raise StoreUnavailable(
-                    f"{access.backend.url}: a fork of {session!r} is neither there nor gone; try again"
+                    f"{access.backend.url}: a fork of {session!r} is still being created or removed; try again"
                 )
             view = await access.fetch(session)
             root = view.root

@@ -26,7 +26,7 @@ REMOVAL_LEFT_BEHIND = timedelta(minutes=10)
 
 
 class SeenHead(NamedTuple):
-    """What is remembered of a session between two looks at all heads."""
+    """The remembered data of a session between two looks at all heads."""
 
     listed: Listed
     life: str
@@ -154,19 +154,21 @@ class ObjectMaintenance(Maintenance):
         strays, unreferenced, seen = await self._find_strays()
         words = [*self._damages.values()]
         foreign = [listed.name for listed in await self._owned() if layout.owner_of(listed.name) is None]
-        words += [f"object {name}, which is none of a store's" for name in foreign]
-        words += [f"object {name} of a session that is not there" for names in strays.values() for name in names]
+        words += [f"object {name}, which Stateroom did not write" for name in foreign]
+        words += [f"object {name} of a session that does not exist" for names in strays.values() for name in names]
         words += [
             f"object {name} that session {session!r} does not refer to"
             for session, names in unreferenced.items()
             for name in names
         ]
         words += [
-            f"object {each.listed.name} of a removal that was not finished"
+            f"object {each.listed.name} of an unfinished removal"
             for each in seen
             if each.head is None and _is_left_behind(each.listed, REMOVAL_LEFT_BEHIND)
         ]
-        return words + [f"session {head.id!r}, whose parent {head.parent!r} is gone" for head in await self._lost(seen)]
+        return words + [
+            f"session {head.id!r}, whose parent {head.parent!r} does not exist" for head in await self._lost(seen)
+        ]
 
     async def vacuum(self) -> None:
         """Remove orphans; safe while others write.

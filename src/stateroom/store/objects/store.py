@@ -108,7 +108,7 @@ class ObjectStore(Store):
         try:
             version = msgspec.json.decode(mark.data, type=_Mark).stateroom
         except msgspec.DecodeError:
-            raise ForeignStore(f"{self.backend.url}: {layout.MARK!r} is not what a Stateroom store has there") from None
+            raise ForeignStore(f"{self.backend.url}: the object {layout.MARK!r} was not written by Stateroom") from None
         check_version(self.backend.url, version, FORMAT)
 
     async def _leave_mark(self) -> None:
@@ -119,7 +119,7 @@ class ObjectStore(Store):
             return await self._check_mark()
         try:
             if await self._has_other_things():
-                raise ForeignStore(f"{self.backend.url}: it holds other objects; give the store an empty place")
+                raise ForeignStore(f"{self.backend.url}: this location holds other objects; choose an empty one")
             await self._expect_refusal(None)
             await self._swap_mark(version)
             await self._expect_refusal(version)
@@ -142,7 +142,7 @@ class ObjectStore(Store):
             await self._swap_mark(version)
         except Moved:
             return
-        raise StoreError(f"{self.backend.url}: this server ignores the conditions of writes, so it cannot be used")
+        raise StoreError(f"{self.backend.url}: this server does not support conditional writes; use another one")
 
     # Writing.
 

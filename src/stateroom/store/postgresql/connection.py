@@ -221,12 +221,12 @@ def parse_address(url: str) -> DatabaseAddress:
         raise parts.wrong("schema", "a name of at most 63 letters, digits and underscores")
     try:
         if _UNESCAPED.search(url.partition("?")[0]):
-            raise psycopg.ProgrammingError("a part of the password would be taken for the host, and be shown")
+            raise psycopg.ProgrammingError("unescaped characters in the password")
         given = conninfo_to_dict(without_options(url, {"schema", "pool"}))
     except psycopg.Error:  # its message may have a part of the password
         raise UnknownStore(
-            f"{without_secrets(url)} is not the URL of a PostgreSQL database; write "
-            "postgresql://user:password@host:5432/database, with @ : / ? % in a password as %40 %3A %2F %3F %25"
+            f"{without_secrets(url)} is not a valid PostgreSQL URL; write "
+            "postgresql://user:password@host:5432/database, and escape @ : / ? % in the password as %40 %3A %2F %3F %25"
         ) from None
     defaults = dict(DEFAULTS)
     if "," in str(given.get("host", "")):

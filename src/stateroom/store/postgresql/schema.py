@@ -250,7 +250,7 @@ async def set_up(link: PostgresLink, schema: str) -> None:
     ((isolation,),) = await link.ask(b"SELECT current_setting('transaction_isolation')")
     if isolation != "read committed":
         raise StoreUnavailable(
-            f"transactions are {isolation!r} here, and Stateroom needs 'read committed': "
+            f"the default isolation level is {isolation!r}, but Stateroom needs 'read committed'; run "
             "ALTER ROLE ... SET default_transaction_isolation = 'read committed'"
         )
     if await _version(link, schema) == len(MIGRATIONS):
@@ -282,8 +282,8 @@ async def _begin(link: PostgresLink, schema: str) -> None:
     taken = await _tables(link, schema, "sessions", "entries", "snapshots", "blobs")
     if taken:
         raise ForeignStore(
-            f"the schema {schema!r} belongs to another program: it has a table {taken[0]!r}; "
-            "give Stateroom a schema of its own with ?schema=NAME"
+            f"the schema {schema!r} belongs to another program: it already has a table {taken[0]!r}; "
+            "choose another schema with ?schema=NAME"
         )
     await link.run(in_schema(SET_UP, schema))
 

@@ -330,27 +330,27 @@ def _unwrapped(error: ResponseError) -> ResponseError:
 
 
 def _explain(error: Exception) -> str:
-    words = str(error).rstrip(".") or "it took too long"
+    words = str(error).rstrip(".") or "timed out"
     match error:
         case AuthenticationError() | NoPermissionError():
-            return f"does not let us in: check the user and the password in the URL ({words})"
+            return f"rejected the login: check the user and the password in the URL ({words})"
         case OutOfMemoryError():
-            return "has no memory left (maxmemory), so that nothing was written: sweep, or give it more"
+            return "is out of memory and wrote nothing: sweep the store, or raise maxmemory"
         case ReadOnlyError():
-            return "is a replica, on which nothing can be written: after a failover this passes by itself"
+            return "is a read-only replica; after a failover, retry"
         case BusyLoadingError():
-            return "is starting, and still loads its data"
+            return "is still loading its data"
         case ClusterDownError():
-            return f"does not work as a cluster just now: {words}"
+            return f"belongs to a cluster that is down: {words}"
         case MovedError():
-            return "is one server of a cluster: write redis+cluster:// in the URL"
+            return "is part of a cluster: write redis+cluster:// in the URL"
         case TimeoutError() | OSError():
-            return f"does not answer: {words}; is it running, and is this its address?"
+            return f"does not answer: {words}; check that it is running at this address"
         case ConnectionError() | RedisClusterException():
-            return f"cannot be reached: {words}; is it running, and is this its address?"
+            return f"cannot be reached: {words}; check that it is running at this address"
         case RedisError():
-            return f"refuses: {words}"
-    return f"cannot be used because of an unexpected {error!r}"
+            return f"refused a command: {words}"
+    return f"failed with an unexpected {error!r}"
 
 
 # URLs.
@@ -381,7 +381,7 @@ def _server(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any])
 
 def _socket(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any]) -> RedisLink:
     if hosts or not parts.path.strip("/"):
-        raise UnknownStore(f"{without_secrets(parts.url)} names no socket: {FORMS}")
+        raise UnknownStore(f"{without_secrets(parts.url)} lacks the path of a socket: {FORMS}")
     database = _database(parts, parts.options.get("db", ""))
     connection = UnixDomainSocketConnection(path=parts.path, db=database, **CONNECTION, **settings)
     return ServerLink(f"Redis at {parts.path}", connection)
@@ -391,7 +391,7 @@ def _sentinel(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any
     service, _, database = parts.path.strip("/").partition("/")
     addresses = _addresses(parts, hosts, 26379)
     if not service:
-        raise UnknownStore(f"{without_secrets(parts.url)} names no service: {FORMS}")
+        raise UnknownStore(f"{without_secrets(parts.url)} lacks the name of a service: {FORMS}")
     timeouts = {"socket_timeout": SENTINEL_SECONDS, "socket_connect_timeout": SENTINEL_SECONDS}
     sentinel = Sentinel(  # type: ignore[no-untyped-call]
         addresses, sentinel_kwargs={**timeouts, "retry": Retry(NoBackoff(), 0)}
@@ -405,7 +405,7 @@ def _sentinel(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any
 def _cluster(parts: StoreURL, hosts: str, secure: bool, settings: dict[str, Any]) -> RedisLink:
     addresses = _addresses(parts, hosts, 6379)
     if parts.path.strip("/") not in ("", "0"):
-        raise UnknownStore(f"{without_secrets(parts.url)}: a cluster has no other database than 0; {FORMS}")
+        raise UnknownStore(f"{without_secrets(parts.url)}: a cluster has only database 0; {FORMS}")
     client = RedisCluster(
         startup_nodes=[ClusterNode(host, port) for host, port in addresses],
         retry=Retry(NoBackoff(), 0),  # a command that may have been carried out is not sent again
@@ -422,13 +422,13 @@ _LINKS = {"": _server, "unix": _socket, "sentinel": _sentinel, "cluster": _clust
 def _addresses(parts: StoreURL, hosts: str, port: int, only: int | None = None) -> list[tuple[str, int]]:
     matches = [_HOST.fullmatch(each) for each in hosts.split(",")]
     if not all(matches) or (only and len(matches) > only):
-        raise UnknownStore(f"{without_secrets(parts.url)} has no address that can be understood: {FORMS}")
+        raise UnknownStore(f"{without_secrets(parts.url)} has an invalid address: {FORMS}")
     return [(each["host"].strip("[]"), int(each["port"] or port)) for each in matches if each]
 
 
 def _database(parts: StoreURL, text: str) -> int:
     if text and not text.isdecimal():
-        raise UnknownStore(f"{without_secrets(parts.url)}: a database is a number, not {text!r}; {FORMS}")
+        raise UnknownStore(f"{without_secrets(parts.url)}: the database must be a number, not {text!r}; {FORMS}")
     return int(text or 0)
 
 

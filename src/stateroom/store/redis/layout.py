@@ -7,7 +7,7 @@ A session is one hash, `<prefix>{/<id>}`, so that a commit writes one key:
 | `head` | what never changes: id, environment, owner, parent and its revision, as msgpack |
 | `created`, `revision`, `expires` and so on | each other field of its `Head` that is not None, as text |
 | `first` | the revision of its first entry |
-| `base` | there are no entries up to it, except perhaps the first: reading begins here |
+| `base` | the revision up to which the entries were pruned, except perhaps the first: reading begins here |
 | `birth` | a unique token, also among sessions that had the same id before or after |
 | `held` | of a fork: until when its ancestors live at least, in the server's milliseconds; see `lifetime` |
 | `placed`, `indexed` | how often the index got this session's expiry, and the last value; see `lifetime` |

@@ -71,7 +71,7 @@ FOREVER = b"9000000000000000"
 
 
 Note = Sequence[Any]
-"""What a session tells the index: its birth, the number of the note, its expiry, whether it is closed."""
+"""A note from a session to the index: its birth, the number of the note, its expiry, whether it is closed."""
 
 
 class SessionIndex:
@@ -380,7 +380,7 @@ def is_held_back(answer: Any) -> bool:
 
 
 def _base(head: Head, entries: Sequence[Entry]) -> int:
-    """The revision up to which there are no entries, except perhaps the session's first."""
+    """The revision up to which the entries were pruned, except perhaps the session's first."""
     later = (entry.revision for entry in entries if entry.revision > head.parent_revision + 1)
     start = next(later, head.revision + 1) - 1
     return start if start > head.parent_revision + 1 or not entries else entries[0].revision - 1

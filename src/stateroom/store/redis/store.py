@@ -249,7 +249,9 @@ async def _check_version(link: RedisLink, key: str) -> None:
         await link.ask("SET", key, str(VERSION), "NX")
         version = await link.run(scripts.VERSION_OF, (key,))
     if not version.isdigit():
-        raise ForeignStore(f"{link.place}: the key {key} is not Stateroom's; choose another prefix=... in the URL")
+        raise ForeignStore(
+            f"{link.place}: the key {key} belongs to another program; choose another prefix=... in the URL"
+        )
     check_version(f"{link.place}: the key {key}", int(version), VERSION)
 
 
@@ -317,7 +319,7 @@ class RedisMaintenance(Maintenance):
         orphans += [lost_parts(what, session) for session, what in there.parts_alone()]
         for session in sorted(from_member(member)[0] for member in indexed - born.keys()):
             if session not in there.damages:
-                orphans.append(f"session {session!r} in the index, which is gone")
+                orphans.append(f"session {session!r} in the index, which does not exist")
         for member, head in sorted(born.items()):
             if member not in indexed:
                 orphans.append(f"session {head.id!r}, which is not in the index")
@@ -326,10 +328,10 @@ class RedisMaintenance(Maintenance):
             if head.parent not in there.sessions:
                 orphans.append(lost_fork(head.id, head.parent))
             elif member not in there.forks[head.parent]:
-                orphans.append(f"session {head.id!r}, which its parent {head.parent!r} does not know of")
+                orphans.append(f"session {head.id!r}, which its parent {head.parent!r} does not list")
         for session, members in there.forks.items():
             gone = sorted({from_member(member)[0] for member in members - born.keys()} - there.damages.keys())
-            orphans += [f"fork {fork!r} of session {session!r}, which is gone" for fork in gone]
+            orphans += [f"fork {fork!r} of session {session!r}, which does not exist" for fork in gone]
         return orphans
 
     async def vacuum(self) -> None:
@@ -369,7 +371,7 @@ class RedisMaintenance(Maintenance):
 
 
 class _Survey:
-    """What was found on a server, by the ids of sessions."""
+    """The data found on a server, by the ids of sessions."""
 
     def __init__(self) -> None:
         self.parts: defaultdict[str, set[str]] = defaultdict(set)

@@ -97,7 +97,7 @@ def connect(path: Path) -> sqlite3.Connection:
     connection = None
     try:
         if not path.parent.is_dir():
-            raise StoreUnavailable(f"cannot open {path}: there is no folder {path.parent}")
+            raise StoreUnavailable(f"cannot open {path}: the folder {path.parent} does not exist")
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)

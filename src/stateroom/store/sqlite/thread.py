@@ -139,14 +139,14 @@ class ConnectionThread:
         _answer(failed([*self._taken, *self._waiting], self._stopped(cause)))
 
     def _stopped(self, cause: BaseException) -> StoreUnavailable:
-        stopped = StoreUnavailable(f"the thread of the store {self.path} has ended, restart the process: {cause!r}")
+        stopped = StoreUnavailable(f"the thread of the store {self.path} has stopped; restart the process: {cause!r}")
         stopped.__cause__ = cause
         return stopped
 
     def _replaced(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"{self.path} was deleted or replaced while it was open, and what is written now would be lost: "
-            "put the file back, or restart what uses it"
+            f"{self.path} was deleted or replaced while it was open, so new writes would be lost: "
+            "restore the file, or restart the process"
         )
 
     # In the thread.
@@ -205,7 +205,7 @@ def _answer(outcomes: list[Outcome]) -> None:
 
 
 def _identity_of(path: Path) -> tuple[int, int] | None:
-    """What identifies the file at a path; None if there is no file."""
+    """The identity of the file at a path; None if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -312,12 +312,12 @@ def _do_apart(jobs: list[Job], connection: sqlite3.Connection) -> list[Outcome]:
 
 
 def _explained(error: Exception) -> StoreError:
-    """What is wrong: with the file, if SQLite says so, or else with what the job was given."""
+    """The error for a job: a problem of the file, if SQLite reports one, or else of the job's data."""
     code = code_of(error)
     if code is None:
         explained = StoreError(f"SQLite: {type(error).__name__}: {error}")
     else:
-        full = "; nothing was written; make room, and it goes on" if code == sqlite3.SQLITE_FULL else ""
+        full = "; nothing was written: free disk space and retry" if code == sqlite3.SQLITE_FULL else ""
         explained = StoreUnavailable(f"SQLite: {error}{full}")
     explained.__cause__ = error
     return explained

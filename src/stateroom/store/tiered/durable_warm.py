@@ -63,7 +63,7 @@ class DurableWarmStore(Store):
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        raise UnknownStore(f"{cls.__name__} has no URL: tiered:// opens it")
+        raise UnknownStore(f"{cls.__name__} cannot be opened itself; use a tiered:// URL")
 
     async def close(self) -> None:
         await self.transfer.close()
@@ -348,7 +348,7 @@ class DurableWarmMaintenance(Maintenance):
         mark = mark_of(head) if head else None
         if head is None or mark is None or mark.kind != "away" or mark.closed:  # of a closed one the copy is whole
             return []
-        return [f"session {session!r}, of which the cold tier has revision {head.revision}: the warm tier has lost it"]
+        return [f"session {session!r}, which the warm tier has lost; the cold tier has revision {head.revision}"]
 
     async def vacuum(self) -> None:
         await self.store.warm.maintenance.vacuum()

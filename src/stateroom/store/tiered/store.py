@@ -78,17 +78,17 @@ def _read(url: str) -> tuple[str, str, str, float]:
     try:
         parts = parse_url(url.replace("+", "%2B"), options={"warm", "cold", "durable", "cool"})
     except UnknownStore as error:
-        raise UnknownStore(f"{error} (an & in the URL of a tier is written %26)") from None
+        raise UnknownStore(f"{error} (write & as %26 in a tier's URL)") from None
     if parts.host or parts.path:
-        raise UnknownStore(f"{shown}: nothing stands between tiered:// and the ?")
+        raise UnknownStore(f"{shown}: remove the text between tiered:// and the ?")
     for tier in ("warm", "cold"):
         if "://" not in parts.options.get(tier, ""):
             raise UnknownStore(
-                f"{shown}: {tier}= must be the URL of a store, as in "
-                "tiered://?warm=redis://localhost&cold=postgresql://localhost/rooms (an & in it is written %26)"
+                f"{shown}: {tier}= must be a store URL, as in "
+                "tiered://?warm=redis://localhost&cold=postgresql://localhost/rooms (write & as %26 in it)"
             )
     if parts.options["warm"] == parts.options["cold"]:
-        raise UnknownStore(f"{shown}: the two tiers are one store")
+        raise UnknownStore(f"{shown}: warm= and cold= are the same store; use two stores")
     durable = parts.options.get("durable", "warm")
     if durable not in ("warm", "cold"):
         raise parts.wrong("durable", "warm or cold")

@@ -133,7 +133,7 @@ class Tier(WrappedStore):
 
     def state(self) -> str:
         """Its URL, and whether it could be reached when it was last needed."""
-        return f"{self.shown}: {f'cannot be reached: {self.trouble}' if self.trouble else 'well'}"
+        return f"{self.shown}: {f'cannot be reached: {self.trouble}' if self.trouble else 'reachable'}"
 
 
 # Marks.

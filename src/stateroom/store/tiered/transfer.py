@@ -83,9 +83,9 @@ class Transfer:
                 if mark.closed or include_lost:  # nothing can have been added to one that was closed
                     return head
                 raise StoreError(
-                    f"session {session!r} is lost: it went to the warm tier ({self.warm.shown}) at revision "
-                    f"{head.revision}, and is not there. Restore the warm tier's data; or continue from revision "
-                    f"{head.revision}, which the cold tier has, with TieredStore.adopt; or delete the session"
+                    f"session {session!r} is lost: it moved to the warm tier ({self.warm.shown}) at revision "
+                    f"{head.revision}, and is missing there. Restore the warm tier's data, continue from revision "
+                    f"{head.revision} in the cold tier with TieredStore.adopt, or delete the session"
                 )
             there = await find(self.warm, session)
             if there and not is_buried(there):

@@ -162,7 +162,7 @@ function Continue({ base, session, revision, where, environment, models, target,
       : "Start the server with --model.";
   return html`<${Ask} title="Continue with a model" submit=${environment?.model ? "Continue" : ""} onSubmit=${start}
     says=${environment?.model ? `The model continues ${where}.` : `No model acts in ${session.environment} here. ${advice}`} onClose=${close}
-    fields=${{ message: { type: "string", description: "What the user says first." } }} />`;
+    fields=${{ message: { type: "string", description: "The user's first message." } }} />`;
 }
 
 /**

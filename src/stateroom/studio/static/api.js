@@ -106,7 +106,7 @@ export async function post(path, body = {}) {
 /** The person's name, which is asked for if it is not known. */
 export async function named() {
   if (!person.value && !(await ask("name"))) {
-    throw new ApiError(0, { code: "no_name", message: "Nothing was sent: a change carries the name of its person." });
+    throw new ApiError(0, { code: "no_name", message: "Nothing was sent: enter your name first." });
   }
   return person.value;
 }

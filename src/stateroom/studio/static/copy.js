@@ -17,7 +17,7 @@ export async function copy(text, what) {
     await navigator.clipboard.writeText(text);
     said.value = `${what} is copied.`;
   } catch {
-    said.value = "The browser does not let this page copy.";
+    said.value = "The browser does not allow this page to copy.";
   }
   clearTimeout(timer);
   timer = setTimeout(() => (said.value = ""), SHOWN);

@@ -62,7 +62,7 @@ export function EditDialog({ here, at, schema, onFork, onClose }) {
   const state = value.value?.state;
   return html`
     <${Dialog} title=${`Edit revision ${at} and fork`} wide onClose=${onClose}>
-      <p class="muted">The session stays as it is. A fork begins with your changes.</p>
+      <p class="muted">The session does not change. Your changes go into a new fork.</p>
       ${error.value && html`<${Problem} error=${error.value} retry=${retry} />`}
       ${value.value && html`<${Editor} here=${here} at=${at} schema=${schema} state=${state} onFork=${onFork} />`}
     <//>
@@ -75,14 +75,14 @@ function Editor({ here, at, schema, state, onFork }) {
   const isJson = useSignal(!schema || isLarge);
   const written = useRef(isLarge ? { changes: [] } : { state });
   const { $defs, ...own } = schema ?? {};
-  const reason = { type: "string", description: "Why, for the log." };
+  const reason = { type: "string", description: "Reason, for the log." };
   const large = {
     description: 'The state is large. List your changes: [{"place": ["orders", "7", "price"], "value": 5}]',
   };
   const properties = isLarge ? { changes: large, reason } : { state: isJson.value ? {} : own, reason };
   const send = async (/** @type {any} */ data) => {
     const changes = data.changes ?? changesBetween(state, data.state);
-    if (!changes.length) throw new Error("Nothing is changed yet. Fork makes a copy as it is.");
+    if (!changes.length) throw new Error("No changes yet. To copy the session unchanged, use Fork.");
     const edit = { changes, reason: data.reason ?? "", by: await named() };
     const made = await post(`${here}/fork`, { at, edit }).catch((error) => Promise.reject(below(error)));
     onFork(made.sessions[0].id);

@@ -48,13 +48,13 @@ const QUESTIONS = {
   name: {
     title: "Your name",
     label: "Name",
-    says: "Every change that you make here carries it in the log.",
+    says: "The log records it with every change that you make here.",
     type: "text",
   },
   token: {
     title: "Token",
     label: "Token",
-    says: "This server wants the token that it printed when it started. It is kept in this tab only.",
+    says: "Enter the token that the server printed at startup. It is kept only in this tab.",
     type: "password",
   },
 };

@@ -144,6 +144,6 @@ function Talk({ items, more, at, earlier }) {
 function Fields({ entry }) {
   const given = FIELDS.filter((name) => entry[name] !== undefined);
   if (entry.items) return html`<${Chat} items=${entry.items} />`;
-  if (!given.length) return html`<p class="empty">This entry has neither input nor output.</p>`;
+  if (!given.length) return html`<p class="empty">This entry has no input or output.</p>`;
   return given.map((name) => html`<h3>${name}</h3><${Value} key=${entry.revision} value=${entry[name]} />`);
 }

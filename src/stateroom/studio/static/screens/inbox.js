@@ -57,7 +57,7 @@ export default function Inbox() {
     <div class="screen">
       <div class="bar"><h1>Inbox</h1><span class="muted" role="status">${told.filter(Boolean).join(", ")}</span></div>
       ${error.value && html`<${Problem} error=${error.value} retry=${retry} />`}
-      ${value.value && !ids.length && !chosen.value && html`<p class="empty">Nobody waits for you. A question appears here when an agent asks it.</p>`}
+      ${value.value && !ids.length && !chosen.value && html`<p class="empty">No open questions. When an agent asks one, it appears here.</p>`}
       <div class="split inbox">
         <nav class="scroll" aria-label="Sessions that wait">
           ${sessions.map((one) => html`<${Waiting} key=${one.id} ...${one} />`)}
@@ -119,7 +119,7 @@ function Question({ id, isWaiting, next, onDone }) {
       ${
         session.phase === WAITING
           ? html`<${Answer} session=${session} asked=${asked} send=${send} problem=${problem} onDone=${onDone} next=${next} reread=${retry} />`
-          : html`<p role="status">${answer ? html`<b>${visible(answer.who)}</b> has answered: <code>${visible(answer.text)}</code>` : "This agent waits no longer."} <button type="button" onClick=${next}>Next</button></p>`
+          : html`<p role="status">${answer ? html`<b>${visible(answer.who)}</b> has answered: <code>${visible(answer.text)}</code>` : "This agent no longer waits for an answer."} <button type="button" onClick=${next}>Next</button></p>`
       }
       <h3>What led to it in <${SessionLink} base="" id=${id} /></h3>
       <${Chat} items=${items} />

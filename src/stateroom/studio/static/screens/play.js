@@ -27,7 +27,7 @@ export default function Play({ id, run }) {
   if (error.value) return html`<${Problem} error=${error.value} retry=${retry} />`;
   if (!value.value) return html`<p class="muted">Loading…</p>`;
   const { mode, environments } = value.value;
-  if (mode === "read") return html`<p class="empty">Studio is open for reading only.</p>`;
+  if (mode === "read") return html`<p class="empty">Studio is read-only.</p>`;
   if (id) return html`<${Room} id=${id} base=${baseOf(run)} environments=${environments} />`;
   const environment = environments.find(({ name }) => name === chosen.value) ?? environments[0];
   if (environment) return html`<${Tasks} environments=${environments} environment=${environment} />`;
@@ -256,7 +256,7 @@ function Tool({ here, tool: { name, description, parameters, effect } }) {
       ${
         asks.value &&
         html`<${Ask} title=${`Call ${visible(name)}?`} submit="Call" onSubmit=${() => decide(true)} onClose=${() => decide(false)}
-          says="This tool acts outside of the session. What it does there cannot be undone." />`
+          says="This tool has external effects, which cannot be undone." />`
       }
     </details>
   `;

@@ -81,7 +81,7 @@ function RunList({ folder }) {
   useListKeys("Runs", "run", source, active, open, { r: ["Read the list again", retry] });
   const size = source.size.value;
   const nothing = runs?.length
-    ? "No run passes the filter."
+    ? "No runs match the filter."
     : `There are no runs in ${folder} yet. New ones appear here.`;
   return html`
     <div class="screen">

@@ -150,7 +150,7 @@ function Nothing() {
   const isFiltered = NAMES.some((name) => query.value.get(name));
   return html`
     <p class="empty">
-      ${isFiltered ? "No session passes these filters." : "There are no sessions yet. One that is seeded appears here."}
+      ${isFiltered ? "No sessions match these filters." : "There are no sessions yet. New sessions appear here."}
       ${isFiltered && html` <${Link} to="/sessions">Clear the filters<//>`}
     </p>
   `;

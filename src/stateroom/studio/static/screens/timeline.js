@@ -184,7 +184,7 @@ function EntryList({ source, active, follows, pause }) {
     if (isAtEnd) isMoved.current = false;
     else if (isUp && isMoved.current) pause();
   };
-  if (source.complete.value && !source.size.value) return html`<p class="empty">No entry passes these filters.</p>`;
+  if (source.complete.value && !source.size.value) return html`<p class="empty">No entries match these filters.</p>`;
   return html`
     <div class="holder" onWheel=${move} onPointerDown=${move} onScrollCapture=${scroll}>
       <${List} name="entries" label="Entries" source=${source} active=${active} row=${cells} rowHeight=${28}
