@@ -12,7 +12,7 @@ ORDER = [
     *("server", "studio", "config", "cli", "gallery"),
 ]
 
-SHARED = ("errors", "jsonl", "lru", "options", "pauses", "version")
+SHARED = ("errors", "jsonl", "locks", "lru", "options", "pauses", "version")
 """Modules that any package may import."""
 
 
