@@ -5,7 +5,12 @@ TO_TEST := --editable '.[mcp,tracing,redis,postgresql,objects,encryption,compres
 # What the trainers in the tests run on.
 TORCH := torch==2.13.0
 
-.PHONY: demo test test-more test-all coverage soak bench docs format clean
+# make test CONSTRAINED=1: a new .venv gets the versions of constraints.txt, and not the newest
+ifdef CONSTRAINED
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+endif
+
+.PHONY: demo test test-more test-all coverage soak bench docs format constraints release clean
 
 demo: .venv/ready-to-run
 	@$(BIN)/stateroom demo
@@ -20,7 +25,7 @@ test-more: .venv/ready-to-test-more
 	@$(BIN)/python -m tests.more
 	$(BIN)/pytest -n auto -m "more or browser or node"
 
-# The packages and the suite on 3.11, 3.12 and 3.13, or on some: make test-all PYTHONS="3.12 3.13"
+# The packages and the suite on each Python of pyproject.toml, or on some: make test-all PYTHONS="3.12 3.13"
 test-all: .venv/ready-to-test
 	@$(BIN)/python -m tests.pythons $(if $(PYTHONS),--pythons $(PYTHONS)) -- $(TO_TEST)
 
@@ -48,6 +53,15 @@ docs: .venv/ready-to-document
 format: .venv/ready-to-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Writes constraints.txt from .venv, after `make test` and `make test-more` have passed
+constraints: .venv/ready-to-test-more
+	@echo '# Versions with which `make test` and `make test-more` passed; `make constraints` writes this file.' > constraints.txt
+	@$(BIN)/pip freeze --exclude-editable | sed -nE 's/^([A-Za-z0-9._-]+==[A-Za-z0-9.]+).*/\1/p' | LC_ALL=C sort -f >> constraints.txt
+
+# make release VERSION=0.3.0
+release: .venv/ready-to-test
+	@$(BIN)/python -m tools.release $(VERSION)
 
 clean:
 	rm -rf .venv build dist site rollouts .mypy_cache .ruff_cache .hypothesis

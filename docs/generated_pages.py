@@ -30,7 +30,7 @@ LAYERS = (
 )
 """The packages, each above those that it may import."""
 
-SHARED = ("errors", "jsonl", "lru", "options", "pauses", "version")
+SHARED = ("errors", "jsonl", "locks", "lru", "options", "pauses", "version")
 """Modules that any package may import."""
 
 PROMPT_CHARACTERS = 240

@@ -20,6 +20,8 @@ PYTHON = "3.13"
 NODE = Path(__file__).parents[1] / ".venv" / "node"
 """Where `make test` installs the packages of `tests/studio/js`, if there is an npm."""
 NODE_PACKAGES = json.loads((Path(__file__).parent / "studio" / "js" / "package.json").read_text())["devDependencies"]
+UNCONSTRAINED = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
+"""The environment of pip: what is installed beside ours needs other versions than `make test CONSTRAINED=1` has."""
 GYM_READY = GYM / f"ready-{GYM_RELEASE}"
 TRAINERS = Path(__file__).parents[1] / ".venv" / "trainers"
 TORCH = "torch==2.13.0"
@@ -78,7 +80,7 @@ def install_gym() -> str | None:
     subprocess.run([python, "-m", "venv", "--clear", str(GYM)], check=True)
     pip = [str(GYM / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     pip.append("--ignore-requires-python")  # it asks for 3.13.14, and works with 3.13.0
-    done = subprocess.run([*pip, f"nemo-gym=={GYM_RELEASE}"], capture_output=True, text=True, check=False)
+    done = _run([*pip, f"nemo-gym=={GYM_RELEASE}"])
     if done.returncode != 0:
         return f"it cannot be installed: {done.stderr.strip().splitlines()[-1]}"
     GYM_READY.touch()
@@ -99,11 +101,15 @@ def install_trainers() -> str | None:
     pip = [str(TRAINERS / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     releases = [f"{name}=={release}.*" for name, release in TRAINER_RELEASES.items()]
     for packages in ([TORCH], [TORCH, *releases, *TRAINER_PACKAGES, "--editable", OURS]):
-        done = subprocess.run([*pip, *packages], capture_output=True, text=True, check=False)
+        done = _run([*pip, *packages])
         if done.returncode != 0:
             return f"they cannot be installed: {done.stderr.strip().splitlines()[-1]}"
     TRAINERS_READY.touch()
     return None
+
+
+def _run(pip: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(pip, env=UNCONSTRAINED, capture_output=True, text=True, check=False)
 
 
 def find_python(version: str) -> str | None:

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,11 +26,12 @@ from rich.table import Table
 
 from tests.more import find_python
 
-VERSIONS = ("3.11", "3.12", "3.13")
 PACKAGES = ("wheel", "wheel[server]", "sdist")
 OUTCOMES = ("passed", "skipped", "failed", "error")
 SUITE = ("-n", "auto", "-m", "not more and not browser")
 ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSIONS = tuple(re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"])))
 PLACE = ROOT / ".venv" / "all"
 PIP = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

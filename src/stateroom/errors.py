@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import ClassVar
 
 Path = tuple[object, ...]
+
+IS_POSIX = os.name == "posix"
+"""Whether this is Linux, macOS or another POSIX system, and not Windows."""
 
 
 class StateroomError(Exception):
@@ -176,6 +180,16 @@ class MissingPackage(NotFound):
 
     def __init__(self, what: str, package: str | None, install: str) -> None:
         super().__init__(f"{what} needs {package}: pip install {install}")
+
+
+class UnsupportedSystem(StateroomError):
+    """A part of Stateroom does not work on this operating system."""
+
+
+def check_posix(what: str, instead: str) -> None:
+    """Raise `UnsupportedSystem` on Windows, for a part that needs more than it has."""
+    if not IS_POSIX:
+        raise UnsupportedSystem(f"{what} needs a POSIX system; on Windows use {instead}")
 
 
 @contextmanager

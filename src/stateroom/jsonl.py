@@ -18,10 +18,13 @@ from stateroom.errors import CannotWrite, NotFound
 
 BOM = b"\xef\xbb\xbf"
 
+NONBLOCKING: int = getattr(os, "O_NONBLOCK", 0)
+"""Opens a pipe without waiting for a writer; Windows has no pipes among its files."""
+
 
 def open_regular(path: Path) -> BufferedReader:
     """Open a file to read its bytes; `OSError` also if it is a pipe or device, which might never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # else it would wait for somebody who writes to a pipe
+    descriptor = os.open(path, os.O_RDONLY | NONBLOCKING)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))

@@ -18,7 +18,7 @@ from tests.patience import PATIENCE
 T = TypeVar("T")
 
 _PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Stoppable(ABC):
@@ -93,7 +93,7 @@ class ServerThread(Stoppable):
         self._loop.close()
 
 
-def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
-    """Let this process get a signal when the thread that started it ends."""
-    if sys.platform == "linux":
-        _LIBC.prctl(_PR_SET_PDEATHSIG, how)
+def die_with_parent(how: signal.Signals | None = None) -> None:
+    """Let this process get a signal, SIGKILL by default, when the thread that started it ends. Only Linux can."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, how or signal.SIGKILL)

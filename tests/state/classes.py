@@ -266,6 +266,12 @@ class Maker:
         first, last = names[0], names[-1]
         if what == "arrange":
             return {"check": field_validator(last)(classmethod(lambda cls, value: arranged(value)))}
+        if what in ("look", "copy"):
+            return self._looking(what, first, last)
+        return self._model_validators(what, first, last)
+
+    def _looking(self, what: str, first: str, last: str) -> dict[str, Any]:
+        """A validator of the last field that looks at the first."""
         if what == "look":  # it is refused when an earlier field is short
 
             def look(cls: Any, value: Any, info: ValidationInfo) -> Any:
@@ -274,13 +280,15 @@ class Maker:
                 return value
 
             return {"check": field_validator(last)(classmethod(look))}
-        if what == "copy":  # the last field follows the first
 
-            def follow(cls: Any, value: Any, info: ValidationInfo) -> Any:
-                given = info.data.get(first)
-                return given if type(given) is type(value) else value
+        def follow(cls: Any, value: Any, info: ValidationInfo) -> Any:
+            given = info.data.get(first)
+            return given if type(given) is type(value) else value
 
-            return {"check": field_validator(last, mode="before")(classmethod(follow))}
+        return {"check": field_validator(last, mode="before")(classmethod(follow))}
+
+    def _model_validators(self, what: str | None, first: str, last: str) -> dict[str, Any]:
+        """A validator of the whole model, or none."""
         if what == "before":
 
             def derive(cls: Any, data: Any) -> Any:

@@ -133,7 +133,9 @@ async def call_tool(tools: Tools, item: Item, call_id: str | None) -> Outcome:
     try:
         arguments = json.loads(item.get("arguments") or "{}")
     except (ValueError, TypeError, RecursionError) as error:
-        return Result(False, None, f"the arguments are not JSON: {error}", "invalid_arguments")
+        # Python's own words for too deep nesting vary with its version, and from run to run.
+        reason = "they are nested too deeply" if isinstance(error, RecursionError) else error
+        return Result(False, None, f"the arguments are not JSON: {reason}", "invalid_arguments")
     if not isinstance(arguments, dict):
         return Result(False, None, "the arguments must be a JSON object", "invalid_arguments")
     return await tools.call(item["name"], arguments, call_id=call_id)

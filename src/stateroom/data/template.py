@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from resource import RLIMIT_AS, setrlimit
 from typing import Any, Self
 
 from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined
@@ -23,7 +22,7 @@ MAX_SECONDS_TO_START = 60.0
 """Seconds that it may take to be compiled, which evaluates what is constant, in a new process."""
 
 MAX_MEMORY = 4 << 30
-"""Bytes of memory that its process may have."""
+"""Bytes of memory that its process may have, where the system limits it."""
 
 MAX_BYTES = 32 << 20
 """Bytes of a task."""
@@ -111,7 +110,7 @@ class TemplateProcess:
 
 def _serve(pipe: Connection, prompt: str, system: str | None, fields: Mapping[str, str]) -> None:
     """Answer raw rows with lines, or with what is wrong, until the parent ends."""
-    setrlimit(RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    _limit_memory()
     try:
         template = TaskTemplate(prompt, system, fields)
         pipe.send(b"")
@@ -128,6 +127,14 @@ def _serve(pipe: Connection, prompt: str, system: str | None, fields: Mapping[st
         pipe.send(error)
     except EOFError:
         pass
+
+
+def _limit_memory() -> None:
+    """Bound this process's memory where the system can: Windows has no such limit, and macOS may refuse it."""
+    with suppress(ImportError, ValueError, OSError):
+        from resource import RLIMIT_AS, setrlimit  # noqa: PLC0415 - Windows has none
+
+        setrlimit(RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
 
 
 @contextmanager

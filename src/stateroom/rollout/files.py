@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fcntl import LOCK_EX, LOCK_NB, flock
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from stateroom.errors import CannotWrite
 from stateroom.jsonl import line_of, replace_lines
+from stateroom.locks import try_lock
 from stateroom.rollout.lazy import json_pieces
 
 
@@ -86,10 +86,12 @@ class RunFiles:
 
     def remove(self) -> None:
         """Remove the files of an earlier run, and its default store; `CannotWrite` if a process is at work on it."""
+        store = (self._beside(f"_sessions.db{ending}") for ending in ("", "-wal", "-shm"))
         with self.lock():
-            store = (self._beside(f"_sessions.db{ending}") for ending in ("", "-wal", "-shm"))
             for path in (*self.all, self.index, *store):
-                path.unlink(missing_ok=True)
+                if path != self.inputs:
+                    path.unlink(missing_ok=True)
+        self.inputs.unlink(missing_ok=True)  # not before its lock has ended: Windows removes no open file
 
     def begin(self, inputs: Iterable[Mapping[str, Any]]) -> None:
         """Write the inputs, and an empty rollouts file."""
@@ -106,10 +108,8 @@ class RunFiles:
             yield
             return
         with self.inputs.open("rb") as file:
-            try:
-                flock(file, LOCK_EX | LOCK_NB)
-            except BlockingIOError:
-                raise CannotWrite(f"another process is at work on {self.rollouts}: wait until it has ended") from None
+            if not try_lock(file):
+                raise CannotWrite(f"another process is at work on {self.rollouts}: wait until it has ended")
             yield
 
     def write_metrics(self, agent_ref: Any, metrics: Mapping[str, Any]) -> None:

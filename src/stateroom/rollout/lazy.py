@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from os import SEEK_END
 from tempfile import TemporaryFile
+from threading import Lock
 from typing import Any, Generic, TypeVar, overload
 from weakref import finalize
 
@@ -81,6 +82,7 @@ class SpooledRows(LazySequence[Row]):
     def __init__(self) -> None:
         self._file = TemporaryFile(buffering=0)  # noqa: SIM115 - it is closed with this object
         finalize(self, self._file.close)
+        self._turn = Lock()  # threads share the place in the file: `os.pread`, which has its own, is not on Windows
         self._ends = array("Q", [0])
         """Where the rows end, after the start of the first."""
 
@@ -89,14 +91,19 @@ class SpooledRows(LazySequence[Row]):
 
     def _item(self, index: int) -> Row:
         start, end = self._ends[index : index + 2]
-        return parse_object(os.pread(self._file.fileno(), end - start, start))
+        with self._turn:
+            self._file.seek(start)
+            line = self._file.read(end - start)
+        return parse_object(line)
 
     def append(self, row: Row) -> None:
         line = quick_line_of(row)
         self._ends.append(self._ends[-1] + len(line))
         try:
-            while line:
-                line = line[self._file.write(line) :]
+            with self._turn:
+                self._file.seek(0, SEEK_END)
+                while line:
+                    line = line[self._file.write(line) :]
         except OSError as error:
             raise CannotWrite(f"cannot write a temporary file: {error.strerror}") from error
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from fcntl import LOCK_EX, LOCK_UN, flock
 from hashlib import sha256
 from hmac import compare_digest
 from ipaddress import IPv6Address, ip_address
@@ -19,6 +18,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from stateroom.errors import DefinitionError, Forbidden, NotFound, RateLimited, UnknownKey
+from stateroom.locks import lock, unlock
 from stateroom.server.http import HTTPRequest, NotOperator, bearer_token
 from stateroom.server.options import ApplicationOptions, Key
 from stateroom.server.tokens import COOKIE, TOKEN_HEADER, api_key_of
@@ -295,8 +295,8 @@ class _Counts:
         if self._file is None:
             yield
             return
-        flock(self._file, LOCK_EX)
+        lock(self._file)
         try:
             yield
         finally:
-            flock(self._file, LOCK_UN)
+            unlock(self._file)

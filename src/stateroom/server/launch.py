@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stateroom.environment import Environment, make_environment
-from stateroom.errors import InvalidOption
+from stateroom.errors import IS_POSIX, InvalidOption
 from stateroom.options import common_options
 from stateroom.server.access import hosts_at, is_loopback, read_keys
 from stateroom.server.options import ApplicationOptions, ServeOptions
@@ -67,7 +67,7 @@ def start_server(
         for each in extensions:
             each.check_address(address)
         options = replace(options, hosts=hosts_at(address, given.allow_host))
-        if given.api_keys is not None and given.api_keys.stat().st_mode & 0o077:
+        if IS_POSIX and given.api_keys is not None and given.api_keys.stat().st_mode & 0o077:
             warn(f"other users can read {given.api_keys}; run chmod 600 on it")
         if not is_loopback(address) and not for_operator and (missing := _missing(options, origin)):
             warn(f"other machines can reach {given.host}; {'; and '.join(missing)}")

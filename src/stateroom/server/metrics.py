@@ -11,7 +11,6 @@ import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import partial
 from hashlib import blake2b
 from itertools import accumulate, count
@@ -27,6 +26,7 @@ from prometheus_client.registry import Collector
 
 from stateroom.agent import TurnStatus
 from stateroom.errors import Conflict, SessionError
+from stateroom.locks import try_lock
 from stateroom.session import Code
 from stateroom.store import OPERATIONS, Store, Work, WrappedStore
 
@@ -288,9 +288,7 @@ class _Files:
         """The first row that no living process uses; the lock ends with the process."""
         for number in count():
             with (self.folder / f"{self.name}.{number}").open("a+b") as file:
-                try:
-                    flock(file, LOCK_EX | LOCK_NB)
-                except BlockingIOError:
+                if not try_lock(file):
                     continue
                 file.write(bytes(8 * self.size - os.fstat(file.fileno()).st_size))  # all of a new file
                 file.flush()

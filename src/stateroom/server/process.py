@@ -30,7 +30,7 @@ from uvicorn.supervisors.basereload import BaseReload
 from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess
 
 from stateroom.environment import Environment, make_environment
-from stateroom.errors import CannotListen, MissingPackage, shortened
+from stateroom.errors import CannotListen, MissingPackage, check_posix, shortened
 from stateroom.model import input_items, text_of
 from stateroom.server.app import Application
 from stateroom.server.http import ASGIApp
@@ -163,8 +163,11 @@ def run(
     """Serve until a signal stops the server: calls in flight finish, and new ones are refused.
 
     A worker is replaced when source files in `reload_folders` change. With `exits`, the process ends soon after the
-    server, even if threads are still running.
+    server, even if threads are still running. On Windows there is one worker, and no
+    reload: otherwise it raises `UnsupportedSystem`.
     """
+    if workers > 1 or reload_folders:
+        check_posix("a server with several workers or reload", "one worker without reload")
     log_to_stderr()
     longest = factory.longest_call()
     if reload_folders:

@@ -16,7 +16,7 @@ from pathlib import Path
 from secrets import token_urlsafe
 from typing import NamedTuple
 
-from stateroom.errors import CannotWrite, DefinitionError, Unauthorized
+from stateroom.errors import IS_POSIX, CannotWrite, DefinitionError, Unauthorized
 from stateroom.server.http import HTTPRequest
 
 DAY_SECONDS = 24 * 3600.0
@@ -245,7 +245,7 @@ def _from_file(path: Path) -> list[str]:
             pass
         finally:
             draft.unlink()
-    if path.stat().st_mode & 0o077:
+    if IS_POSIX and path.stat().st_mode & 0o077:  # Windows has other permissions
         raise DefinitionError(f"other users can read {path}; run chmod 600 on it, or remove it and start again")
     text = path.read_text("utf-8", "surrogateescape")
     return [line.strip() for line in text.splitlines() if line.strip()]

@@ -285,13 +285,18 @@ def _wire(value: Any, references: References) -> Any:
         return Ext(_PAIRS, _pack(pairs)) if any(type(key) is Ext for key, _ in pairs) else dict(pairs)
     if kind is bytes:
         return (references.refer(value) if len(value) >= references.least else None) or value
+    return _wire_rare(value, references)
+
+
+def _wire_rare(value: Any, references: References) -> Any:
+    """What `_wire` makes of an instance of a subclass that has no writer of its own."""
     for supported, code, write in _WRITERS:
         if isinstance(value, supported):
             return Ext(code, write(value, references))
     for native, plain in _PLAIN.items():  # a subclass stands for its plain value
         if isinstance(value, native):
             return _wire(plain(value), references)
-    raise TypeError(f"a value of type {kind.__name__} cannot be stored")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be stored")
 
 
 def _is_unicode(text: str) -> bool:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from threading import Timer
 from typing import Any
 
-from stateroom.errors import StateroomError
+from stateroom.errors import StateroomError, check_posix
 from stateroom.rollout.engines.engine import (
     BEATS_PER_LEASE,
     Engine,
@@ -39,9 +39,13 @@ LENGTH_BYTES = 4
 
 
 class ProcessEngine(Engine):
-    """A worker in each of some processes; by default as many as there are cores."""
+    """A worker in each of some processes; by default as many as there are cores.
+
+    Raises `UnsupportedSystem` on Windows, where a process cannot inherit an open socket by its number.
+    """
 
     def __init__(self, plan: RunPlan, workers: int | None) -> None:
+        check_posix("the engine 'processes'", "local or ray")
         super().__init__(plan, min(workers or os.cpu_count() or 1, plan.options.concurrency))
         self._pickled = PickledPlan(plan)
 

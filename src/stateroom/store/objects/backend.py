@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import os
 import time
 from abc import ABC, abstractmethod
@@ -22,7 +21,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from stateroom.errors import BadData, StoreUnavailable
+from stateroom.errors import BadData, StoreUnavailable, check_posix
+from stateroom.locks import try_lock
 from stateroom.store.objects.layout import new_name
 
 T = TypeVar("T")
@@ -128,11 +128,12 @@ class ObjectBackend(ABC):
 
 
 class Folder(ObjectBackend):
-    """Objects in a folder."""
+    """Objects in a folder. Raises `UnsupportedSystem` on Windows, where the names in a folder cannot be synced."""
 
     remote = False
 
     def __init__(self, root: Path, url: str) -> None:
+        check_posix("a file:// store", "sqlite:///FILE")
         super().__init__(url, MAX_THREADS)
         self.root = root
 
@@ -229,14 +230,10 @@ class Folder(ObjectBackend):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             give_up = time.monotonic() + LOCK_SECONDS
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > give_up:
-                        raise StoreUnavailable(f"{self.url}: another process holds the lock on {name}") from None
-                    time.sleep(0.0005)
+            while not try_lock(file):
+                if time.monotonic() > give_up:
+                    raise StoreUnavailable(f"{self.url}: another process holds the lock on {name}")
+                time.sleep(0.0005)
             yield
         finally:
             os.close(file)  # which ends the lock
