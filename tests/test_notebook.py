@@ -161,7 +161,7 @@ def test_ctrl_c_leaves_a_run_that_resume_continues(folder: Path) -> None:
         _, told = running.communicate(timeout=PATIENCE)
     assert running.returncode != 0
     assert told.strip().splitlines()[-2].startswith("KeyboardInterrupt")
-    assert told.strip().endswith("is in a.jsonl; continue with the same output and resume=True")
+    assert told.strip().endswith("are in a.jsonl; continue with the same output and resume=True")
     Path("go").touch()
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout == "8 0\n"

@@ -1,4 +1,4 @@
-"""What a configuration file says: YAML with the place of each value, and the files of NeMo Gym."""
+"""Configuration files: YAML that knows the place of each value, and the import of NeMo Gym's files."""
 
 import lazy_loader
 

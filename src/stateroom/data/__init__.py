@@ -1,4 +1,4 @@
-"""What episodes are made from: files of rows, checked, counted, split, and made into tasks by templates."""
+"""Task data: check, measure and split files of rows, and create tasks with templates."""
 
 import lazy_loader
 
