@@ -1,4 +1,4 @@
-"""How a person drives Stateroom."""
+"""The command line."""
 
 from stateroom.cli.app import main
 
