@@ -1,4 +1,4 @@
-"""How episodes are collected: tasks, runs and their files, metrics, branches, rescoring, replay and checks."""
+"""Collect episodes: tasks, runs and their files, metrics, branches, rescoring, replay and checks."""
 
 import lazy_loader
 
