@@ -55,7 +55,7 @@ def test_an_environment_that_is_not_defined_well_is_told_of_in_the_table(
     assert done.code == 1
     said = " ".join(done.out.split())
     assert "schema problem a tool needs a docstring" in said
-    assert "tasks skipped it is not defined" in said
+    assert "tasks skipped the class is invalid" in said
 
 
 def test_of_many_tasks_a_sample_is_played_and_that_is_said(stateroom: Command) -> None:

@@ -118,7 +118,7 @@ def compare_runs(first: StoredRun, second: StoredRun) -> RunComparison:
     common = sorted((one & other) - {*different})
     if not common:
         why = f"task {different[0]} differs" if different else "no task has a reward in both"
-        raise BadTask(f"{first.files.rollouts} and {second.files.rollouts} have no common tasks: {why}")
+        raise BadTask(f"cannot compare {first.files.rollouts} and {second.files.rollouts}: {why}")
     means = [_means(each, common) for each in rewards]
     pairs = {task: _pair(task, *rewards) for task in common if means[0][task][0] != means[1][task][0]}
     parted = _divergences(first, second, [key for key in pairs.values() if key is not None])

@@ -119,4 +119,4 @@ def missing_prompts(environment: Environment[Any, Any], tasks: Iterable[Row]) ->
     if not bare:
         return None
     what = "1 task has" if len(bare) == 1 else f"{len(bare):,} tasks have"
-    return f"{what} no prompt, first task {bare[0]}; add one in responses_create_params.input"
+    return f"{what} no prompt (first: task {bare[0]}); add one in responses_create_params.input"
