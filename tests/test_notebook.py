@@ -112,7 +112,7 @@ async def test_runs_side_by_side_have_files_of_their_own() -> None:
         ({"input": []}, BadTask, "the list of tasks is empty"),
         ({"input": [3]}, BadTask, "task 0: a task row must be an object"),
         ({"input": "none.jsonl"}, NotFound, "the task file none.jsonl does not exist"),
-        ({"model": "nobody"}, NotFound, "no model is called 'nobody'"),
+        ({"model": "nobody"}, NotFound, "unknown model 'nobody'"),
         ({"model": 3}, InvalidModel, "3 is not a subclass"),
     ],
 )

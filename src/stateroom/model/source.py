@@ -162,7 +162,7 @@ def open_model(
     if spec in policies or kind not in REMOTE:
         if api_key_env is not None:
             raise InvalidModel(
-                f"the model {kind!r} is not remote, so it needs no key from {api_key_env}; omit api_key_env"
+                f"the model {kind!r} is not remote and needs no key from {api_key_env}; omit api_key_env"
             )
         if limits is not None:
             raise InvalidModel(f"the model {kind!r} is not remote, so it cannot have request limits; omit them")
