@@ -227,7 +227,7 @@ class UnknownSession(SessionError, status=410, code="unknown_session"):
     """No session has this id."""
 
     def __init__(self, session: str) -> None:
-        super().__init__(session, f"there is no session {session!r} in this store")
+        super().__init__(session, f"session {session!r} does not exist in this store")
 
 
 class SessionExpired(SessionError, status=410, code="session_expired"):

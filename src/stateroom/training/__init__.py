@@ -1,4 +1,4 @@
-"""How a model learns from episodes: token sequences, advantages from groups and trees, exports, and a small loop."""
+"""Training on episodes: token sequences, advantages from groups and trees, exports, and a small training loop."""
 
 import lazy_loader
 
