@@ -55,7 +55,7 @@ class LogOptions:
 
     log_level: Annotated[
         Literal["debug", "info", "warning", "error", "critical"] | None,
-        Field(description="The lowest level that is logged; by default warnings, and only errors of Stateroom itself."),
+        Field(description="The lowest level to log; by default warning, or error for messages of Stateroom itself."),
     ] = None
     verbose: Annotated[
         bool,

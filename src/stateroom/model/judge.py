@@ -38,7 +38,7 @@ Give a score from {low} (worst) to {high} (best). Answer with one JSON object an
 """The system prompt; `{rubric}`, `{low}` and `{high}` are filled in."""
 
 VOTE_SECONDS = 25.0
-"""The default timeout of a vote. It is below the 30 seconds of a verifier, so that the judge fails first."""
+"""The default timeout of a vote, below the 30 seconds of a verifier, so the judge fails first."""
 
 MAX_QUOTED_CHARACTERS = 200
 """Characters of a model's answer that are quoted in an error message."""

@@ -261,7 +261,7 @@ def _pass_at(figures: Figures, solved_threshold: float) -> dict[str, float]:
 
 
 class _Clusters:
-    """Clustered values for a standard error; each initial value is a cluster of its own."""
+    """Clustered values for a standard error; each initial value is its own cluster."""
 
     def __init__(self, values: Sequence[float] = ()) -> None:
         self._values = array("d", values)
