@@ -107,12 +107,12 @@ async def test_runs_side_by_side_have_files_of_their_own() -> None:
         ({"repeats": 0}, InvalidArguments, "repeats: "),
         ({"resume": True}, InvalidArguments, "resume: "),
         ({"resume": True, "force": True, "output": "a.jsonl"}, InvalidArguments, "force: "),
-        ({"group": 2, "repeats": 2}, InvalidArguments, "a group is its task's episodes"),
+        ({"group": 2, "repeats": 2}, InvalidArguments, "cannot be combined with repeats"),
         ({"input": [{"initial_count": 1}]}, BadTask, "task 0: expected_count: Field required"),
-        ({"input": []}, BadTask, "there are no tasks"),
-        ({"input": [3]}, BadTask, "task 0: should be an object"),
-        ({"input": "none.jsonl"}, NotFound, "there is no task file none.jsonl"),
-        ({"model": "nobody"}, NotFound, "no model is called 'nobody'"),
+        ({"input": []}, BadTask, "the list of tasks is empty"),
+        ({"input": [3]}, BadTask, "task 0: a task row must be an object"),
+        ({"input": "none.jsonl"}, NotFound, "the task file none.jsonl does not exist"),
+        ({"model": "nobody"}, NotFound, "unknown model 'nobody'"),
         ({"model": 3}, InvalidModel, "3 is not a subclass"),
     ],
 )
@@ -161,7 +161,7 @@ def test_ctrl_c_leaves_a_run_that_resume_continues(folder: Path) -> None:
         _, told = running.communicate(timeout=PATIENCE)
     assert running.returncode != 0
     assert told.strip().splitlines()[-2].startswith("KeyboardInterrupt")
-    assert told.strip().endswith("is in a.jsonl; continue with the same output and resume=True")
+    assert told.strip().endswith("are in a.jsonl; continue with the same output and resume=True")
     Path("go").touch()
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=PATIENCE)
     assert done.stdout == "8 0\n"
@@ -362,5 +362,5 @@ def test_several_workers_make_their_own_instances() -> None:
 
 def test_a_task_without_a_prompt_is_a_warning() -> None:
     bare = {name: value for name, value in TASK.items() if name != "responses_create_params"}
-    with pytest.warns(UserWarning, match="1 task has no prompt, the first is task 0; put one into"):
+    with pytest.warns(UserWarning, match=r"1 task has no prompt \(first: task 0\); add one in"):
         stateroom.run("counter", model=Adds, input=[bare])

@@ -1,4 +1,4 @@
-"""Every error a user of Stateroom can meet: one class per thing that can go wrong, each with one sentence."""
+"""All errors that Stateroom raises on purpose: one class for each kind of failure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ IS_POSIX = os.name == "posix"
 
 
 class StateroomError(Exception):
-    """The base of all errors that Stateroom raises on purpose. What a class does not say it has from its base."""
+    """The base of all errors that Stateroom raises on purpose. A class inherits what it does not set."""
 
     status: ClassVar[int] = 500
-    """The status of a response."""
+    """The HTTP status of the response."""
     code: ClassVar[str | None] = None
-    """The code of a response, for programs; None: a fault of the server or the environment."""
+    """The error code in the response, for programs; None for a fault of the server or the environment."""
     failure: ClassVar[str | None] = None
-    """The class of failures of episodes; None: that of what failed."""
+    """The failure class of an episode with this error; None takes it from the component that failed."""
     transient: ClassVar[bool] = False
-    """Whether an episode that failed so can be resumed later, for the failure is not its own."""
+    """Whether an episode with this error can be resumed later, because the cause lies outside the episode."""
 
     def __init_subclass__(
         cls,
@@ -42,11 +42,11 @@ class StateroomError(Exception):
 
 
 class DefinitionError(StateroomError):
-    """A class that an author wrote cannot be used as written."""
+    """A class, such as a state or an environment, is not defined correctly."""
 
 
 class InvalidState(StateroomError):
-    """A state holds, or was given, a value that its type does not allow."""
+    """A state has a value that its type does not allow."""
 
     def __init__(self, path: Path, message: str) -> None:
         super().__init__(f"{format_path(path)}: {message}" if path else message)
@@ -54,11 +54,11 @@ class InvalidState(StateroomError):
 
 
 class TamperedState(InvalidState):
-    """A tool changed a state in a way that could not be seen, so the state in memory cannot be trusted."""
+    """A tool bypassed change tracking, so the state in memory cannot be trusted."""
 
 
 class ReadOnlyState(StateroomError):
-    """A state was changed where it may only be read."""
+    """A state was changed where it is read-only."""
 
 
 class BadData(StateroomError):
@@ -66,11 +66,11 @@ class BadData(StateroomError):
 
 
 class ToolError(StateroomError):
-    """Raised by a tool to tell the model, in the author's own words, why the call failed."""
+    """Raise it in a tool to fail the call with a message for the model."""
 
 
 class InvalidArguments(StateroomError, status=422, code="invalid_arguments"):
-    """The arguments of a tool call do not fit the tool's parameters; `fields` says what is wrong with which."""
+    """The arguments of a tool call do not fit the tool's parameters; `fields` has the problem with each."""
 
     def __init__(self, message: str, fields: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(message)
@@ -78,7 +78,7 @@ class InvalidArguments(StateroomError, status=422, code="invalid_arguments"):
 
 
 class InvalidOption(InvalidArguments):
-    """An option has a value that it cannot have, alone or with another one."""
+    """An option has an invalid value, or conflicts with another option."""
 
     def __init__(self, option: str, message: str) -> None:
         super().__init__(f"{option}: {message}", {option: message})
@@ -87,7 +87,7 @@ class InvalidOption(InvalidArguments):
 
 
 class TimedOut(StateroomError, status=504, code="timeout", failure="environment"):
-    """A function of the author's took longer than it may."""
+    """A tool, verifier or other user function exceeded its time limit."""
 
 
 class BadTask(StateroomError, status=422, code="invalid_task"):
@@ -95,27 +95,27 @@ class BadTask(StateroomError, status=422, code="invalid_task"):
 
 
 class MissingField(BadTask, AttributeError):
-    """A field of a task was read that its row lacks, because it is to come with the request that verifies."""
+    """A task field was read that is missing until the verify request sends it."""
 
 
 class EnvironmentFailed(StateroomError, failure="environment"):
-    """A function of the author's raised what it was not meant to."""
+    """A tool, verifier or other user function raised an unexpected error."""
 
 
 class TooLarge(StateroomError, status=413, code="too_large"):
-    """A state, or a request, is larger than it may be."""
+    """A state or a request exceeds its size limit."""
 
 
 class Unauthorized(StateroomError, status=401, code="unauthorized"):
-    """A request came without a token, or with one that is forged, altered, out of date or of another environment."""
+    """A request has no valid token: it is missing, forged, expired, or for another environment."""
 
 
 class UnknownKey(Unauthorized):
-    """A request came without an API key where one is needed, or with one that is not known."""
+    """A request needs an API key, and has none or an unknown one."""
 
 
 class RateLimited(StateroomError, status=429, code="rate_limited"):
-    """An API key has had as much as it may in this minute; `seconds` from now there is more."""
+    """An API key has used up its limit for this minute; retry after `seconds`."""
 
     def __init__(self, message: str, seconds: int) -> None:
         super().__init__(message)
@@ -123,11 +123,11 @@ class RateLimited(StateroomError, status=429, code="rate_limited"):
 
 
 class Forbidden(StateroomError, status=403, code="forbidden"):
-    """This client, or this origin, may not make the request."""
+    """This client or origin is not allowed to make the request."""
 
 
 class Busy(StateroomError, status=503, code="busy", transient=True):
-    """As much is going on as may; the same request will do a little later."""
+    """The server is at capacity; retry shortly."""
 
 
 class BadVerdict(StateroomError, failure="environment"):
@@ -135,26 +135,26 @@ class BadVerdict(StateroomError, failure="environment"):
 
 
 class ModelFailed(StateroomError, status=502, code="model_failed", failure="model"):
-    """A model, or a policy that stands for one, raised, refused a request, or gave an answer that is of no use."""
+    """A model or policy raised an error, refused a request, or gave an unusable answer."""
 
 
 class ModelUnavailable(StateroomError, status=503, code="model_unavailable", failure="model", transient=True):
-    """A model cannot be reached, or is too busy, just now."""
+    """A model is temporarily unreachable or overloaded."""
 
 
 class JudgeFailed(StateroomError, status=500, code="judge_failed", failure="judge", transient=True):
-    """A judge's model gave no score that can be read: the episode has no reward yet."""
+    """A judge model returned no readable score, so the episode has no reward yet."""
 
 
 class ContextOverflow(StateroomError, status=413, code="context_overflow", failure="model"):
-    """What a model must be shown does not fit into the tokens that it may be shown."""
+    """The required input exceeds the token budget of the model."""
 
 
 class InvalidMove(StateroomError, status=409, code="invalid_move"):
-    """An agent's lifecycle has no such move from where it stands."""
+    """An agent cannot make this move in its current phase."""
 
     def __init__(self, phase: str, event: str, possible: str) -> None:
-        super().__init__(f"an agent that is {phase!r} cannot make the move {event!r}; it can: {possible}")
+        super().__init__(f"an agent that is {phase!r} cannot make the move {event!r}; possible moves: {possible}")
         self.phase = phase
         self.event = event
 
@@ -164,11 +164,11 @@ class NotFound(StateroomError, status=404, code="not_found"):
 
 
 class InvalidModel(StateroomError):
-    """A model cannot be used: its name, address, key, class or file is not right."""
+    """A model cannot be used: its name, address, key, class or file is invalid."""
 
 
 class InvalidEnvironment(StateroomError):
-    """What was given as an environment is not one, or its constructor raised an error."""
+    """The value given as an environment is not one, or its constructor raised an error."""
 
 
 class CannotImport(StateroomError):
@@ -194,7 +194,7 @@ def check_posix(what: str, instead: str) -> None:
 
 @contextmanager
 def needs(what: str, extra: str) -> Iterator[None]:
-    """Imports of packages that come with an extra."""
+    """Turn a failed import of a package into `MissingPackage`, which names the extra to install."""
     try:
         yield
     except ImportError as error:
@@ -202,31 +202,31 @@ def needs(what: str, extra: str) -> Iterator[None]:
 
 
 class BadConfig(StateroomError):
-    """A configuration file says something that cannot be meant; each problem with its file, line and key."""
+    """A configuration file is invalid; the message has the file, line and key of each problem."""
 
 
 class CannotWrite(StateroomError):
-    """A file that a run is to write cannot be written, or is there already."""
+    """An output file cannot be written, or already exists."""
 
 
 class CannotListen(StateroomError):
-    """A server cannot have the address that it is to listen on."""
+    """A server cannot listen on its address."""
 
 
 class ServerUnavailable(StateroomError, failure="server", transient=True):
-    """A server cannot be reached, or is too busy, just now."""
+    """A server is temporarily unreachable or overloaded."""
 
 
 class EngineFailed(StateroomError):
-    """The workers of a run cannot be started, or die again and again."""
+    """The workers of a run cannot be started, or keep dying."""
 
 
 class ServerFailed(StateroomError):
-    """A server answered that an episode cannot go on."""
+    """A server answered that an episode cannot continue."""
 
 
 class SchemaChanged(StateroomError, status=409, code="schema_changed"):
-    """What is stored is of another schema than the code that reads it, and no migration leads from one to the other."""
+    """Stored data has a different schema from the code, and no migration connects the two."""
 
 
 class SessionError(StateroomError, status=409, code="session_error"):
@@ -241,7 +241,7 @@ class UnknownSession(SessionError, status=410, code="unknown_session"):
     """No session has this id."""
 
     def __init__(self, session: str) -> None:
-        super().__init__(session, f"there is no session {session!r} in this store")
+        super().__init__(session, f"session {session!r} does not exist in this store")
 
 
 class SessionExpired(SessionError, status=410, code="session_expired"):
@@ -259,17 +259,17 @@ class SessionClosed(SessionError, status=410, code="session_closed"):
 
 
 class SessionSealed(SessionError, status=409, code="session_sealed"):
-    """The session was judged: its state can be read and forked, but no longer changed."""
+    """The session has a verdict: you can still read and fork its state, but not change it."""
 
-    def __init__(self, session: str, message: str = "nothing can be changed any more") -> None:
-        super().__init__(session, f"session {session!r} has its verdict: {message}")
+    def __init__(self, session: str, message: str = "it can no longer be changed") -> None:
+        super().__init__(session, f"session {session!r} has a verdict: {message}")
 
 
 class SessionLeased(SessionError, status=503, code="session_leased", failure="store", transient=True):
-    """Another worker has the session for itself just now."""
+    """Another worker holds the session's lease."""
 
     def __init__(self, session: str) -> None:
-        super().__init__(session, f"session {session!r} is held by another worker; try again a little later")
+        super().__init__(session, f"session {session!r} is held by another worker; retry shortly")
 
 
 class UnknownRevision(SessionError, status=404, code="unknown_revision"):
@@ -277,7 +277,7 @@ class UnknownRevision(SessionError, status=404, code="unknown_revision"):
 
 
 class CannotFork(SessionError, status=409, code="cannot_fork"):
-    """A fork would not be what the session was at that revision."""
+    """A fork could not reproduce the session at that revision."""
 
     def __init__(self, session: str, revision: int, why: str) -> None:
         super().__init__(session, f"session {session!r} cannot be forked at revision {revision}: {why}")
@@ -285,7 +285,7 @@ class CannotFork(SessionError, status=409, code="cannot_fork"):
 
 
 class CannotRewind(SessionError, status=409, code="cannot_rewind"):
-    """A session could not be again what it was at that revision."""
+    """A rewind could not restore the session to that revision."""
 
     def __init__(self, session: str, revision: int, why: str) -> None:
         super().__init__(session, f"session {session!r} cannot go back to revision {revision}: {why}")
@@ -293,7 +293,7 @@ class CannotRewind(SessionError, status=409, code="cannot_rewind"):
 
 
 class Conflict(SessionError, status=409, code="conflict", failure="store", transient=True):
-    """Somebody else committed to the session first; `revision` is the one that was expected."""
+    """Another writer committed to the session first; `revision` is the expected one."""
 
     def __init__(self, session: str, revision: int, message: str | None = None) -> None:
         super().__init__(session, message or f"session {session!r} is no longer at revision {revision}")
@@ -301,14 +301,14 @@ class Conflict(SessionError, status=409, code="conflict", failure="store", trans
 
 
 class Contradiction(StateroomError, status=409, code="conflict"):
-    """A request contradicts what its client, or its session, has done before: the same again is refused, too."""
+    """A request contradicts an earlier one of its client or session; repeating it does not help."""
 
 
 class DuplicateCall(SessionError):
-    """The call id was committed in this session before."""
+    """A call with this id is already committed in this session."""
 
     def __init__(self, session: str, call_id: str) -> None:
-        super().__init__(session, f"call {call_id!r} of session {session!r} was committed before")
+        super().__init__(session, f"call {call_id!r} of session {session!r} is already committed")
         self.call_id = call_id
 
 
@@ -317,39 +317,39 @@ class StoreError(StateroomError, failure="store", transient=True):
 
 
 class UnknownStore(StoreError):
-    """A store URL cannot be understood, or names a scheme that nothing here serves."""
+    """A store URL is invalid, or no installed store serves its scheme."""
 
 
 class StoreUnavailable(StoreError, status=503, code="store_unavailable"):
-    """A store cannot be opened, read or written just now."""
+    """A store temporarily cannot be opened, read or written."""
 
 
 class ForeignStore(StoreError):
-    """What lies at the URL is not a Stateroom store, or one of a newer version."""
+    """The URL does not lead to a Stateroom store, or leads to one of a newer version."""
 
 
 class OutdatedRecord(StoreError):
-    """A store has a later moment of the session in a record, or another session with its id."""
+    """A store already has a later revision of the session, or another session with its id."""
 
     def __init__(self, session: str) -> None:
-        super().__init__(f"there is another session {session!r} already, or a later moment of this one")
+        super().__init__(f"the store has a later revision of session {session!r}, or another session with this id")
 
 
 class StoreFull(StoreError, status=503, code="busy"):
-    """A bounded store holds as many sessions as it may."""
+    """A bounded store has reached its maximum number of sessions."""
 
 
 ERRORS: tuple[type[StateroomError], ...] = tuple(
     kind for kind in globals().values() if isinstance(kind, type) and issubclass(kind, StateroomError)
 )
-"""All classes of errors."""
+"""All error classes."""
 
 MAX_TEXT_CHARACTERS = 10_000
-"""Characters of an error's text, or of a line of a log, that are kept."""
+"""Longer error texts and log lines are shortened to this."""
 
 
 def shortened(text: str) -> str:
-    """A text, or the beginning and the end of one that is too long for a log: what failed may be as large as a body."""
+    """A text, with the middle cut out if it is too long for a log."""
     if len(text) <= MAX_TEXT_CHARACTERS:
         return text
     half = MAX_TEXT_CHARACTERS // 2

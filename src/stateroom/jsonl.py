@@ -1,4 +1,4 @@
-"""JSONL files: how rows are read, written, and repaired after a crash."""
+"""JSONL files: read, append and replace rows, and repair a file after a crash."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NONBLOCKING: int = getattr(os, "O_NONBLOCK", 0)
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file to read its bytes; `OSError` also if it is a pipe or device, which might never end."""
+    """Open a file to read its bytes; raises `OSError` for pipes and devices, which might never end."""
     descriptor = os.open(path, os.O_RDONLY | NONBLOCKING)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -32,7 +32,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file that are not blank, with their numbers; `NotFound` if the file cannot be read."""
+    """The lines of a file that are not blank, with their numbers. Raises `NotFound` if the file cannot be read."""
     try:
         with open_regular(path) as file:
             yield from ((number, line) for number, line, _ in numbered_lines(file) if line)
@@ -41,13 +41,13 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def numbered_lines(file: Iterable[bytes]) -> Iterator[tuple[int, bytes, int]]:
-    """The lines of a file without the space around them, each with its number, and its size in the file."""
+    """The stripped lines of a file, each with its number and its size in the file."""
     for number, line in enumerate(file, 1):
         yield number, (line.removeprefix(BOM) if number == 1 else line).strip(), len(line)
 
 
 def parse_object(line: bytes) -> dict[str, Any]:
-    """The JSON object in a line; `ValueError` says what is wrong with it."""
+    """The JSON object in a line. Raises `ValueError` if the line is not one."""
     try:
         value = _parse(line)
     except UnicodeDecodeError as error:
@@ -55,7 +55,7 @@ def parse_object(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not a JSON object: {error} (is the line cut short?)") from None
     if not isinstance(value, dict):
-        raise ValueError(f"not a JSON object, but {type(value).__name__}")
+        raise ValueError(f"not a JSON object but {type(value).__name__}")
     return value
 
 
@@ -63,16 +63,16 @@ def _parse(line: bytes) -> Any:
     try:
         return from_json(line)  # three times as fast
     except ValueError:
-        return json.loads(line.decode())  # accepts half of a surrogate pair, too
+        return json.loads(line.decode())  # also accepts half of a surrogate pair
 
 
 def line_of(row: Mapping[str, Any]) -> bytes:
-    """A row as a line. Half of a surrogate pair, which UTF-8 cannot encode, stays a JSON escape."""
+    """A row as a line. Half of a surrogate pair, which UTF-8 cannot encode, is written as a JSON escape."""
     return json.dumps(row, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def quick_line_of(row: Mapping[str, Any]) -> bytes:
-    """The same for a row that is known to be JSON data."""
+    """A faster `line_of` for rows that contain only JSON data."""
     try:
         return to_json(row, inf_nan_mode="constants") + b"\n"
     except (PydanticSerializationError, ValueError):  # half of a surrogate pair
@@ -80,7 +80,7 @@ def quick_line_of(row: Mapping[str, Any]) -> bytes:
 
 
 class Appender:
-    """Appends rows to a file, each in one write, so that finished rows survive a crash. Opens on first use."""
+    """Appends rows to a file, each in one write, so finished rows survive a crash. Opens on first use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -97,7 +97,7 @@ class Appender:
         self.write(line_of(row))
 
     def write(self, line: bytes) -> None:
-        """Append a row that is a line already."""
+        """Append an encoded row."""
         try:
             if self._file is None:
                 self._file = self.path.open("ab", buffering=0)
@@ -108,7 +108,7 @@ class Appender:
 
 
 def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
-    """Replace the lines of a file atomically: if this fails, the file is as before."""
+    """Replace the lines of a file atomically: on an error, the file is unchanged."""
     new = path.with_name(path.name + ".new")
     try:
         with new.open("wb") as file:
@@ -123,9 +123,9 @@ def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
 
 
 def repair(path: Path) -> None:
-    """Make a file end with a whole line, after a process was killed while it wrote.
+    """Repair the last line of a file after a process was killed while writing it.
 
-    A last line that is cut short is removed; one that lacks only its end is completed.
+    A truncated row is removed; a whole row without a line break gets one.
     """
     end, line = 0, b"\n"
     with path.open("rb+") as file:

@@ -10,14 +10,14 @@ V = TypeVar("V")
 
 
 class LRU(OrderedDict[K, V]):
-    """A dict of the `most` values that were kept last; `keep` evicts the least recently kept one."""
+    """A dict of at most `most` values; `keep` evicts the least recently kept one."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self.most = most
 
     def keep(self, key: K, value: V) -> V:
-        """Set a value, or mark one that is there as the most recent."""
+        """Set a value and mark it as the most recent."""
         self[key] = value
         self.move_to_end(key)
         if len(self) > self.most:

@@ -16,23 +16,24 @@ from stateroom.session import BackgroundLoop
 
 @takes(RunOptions)
 def run(options: RunOptions) -> RunResult:
-    """Run episodes of an environment with a progress bar, and wait for them: `stateroom run` from Python.
+    """Run episodes of an environment with a progress bar, like `stateroom run`.
 
-    After Ctrl-C, the same call with `output` and `resume=True` continues.
+    After Ctrl-C, repeat the call with `output` and `resume=True` to continue.
     """
     plan = RunPlan.of(options)
-    # On a loop of its own, since a notebook's thread has a running loop, which cannot be entered twice.
+    # In a separate thread and loop: a notebook's own thread already runs a loop, which cannot be nested.
     with BackgroundLoop() as loop:
         try:
             return loop.run(_run(plan))
         except KeyboardInterrupt as error:
-            error.add_note(f"what is done is in {plan.files.rollouts}; continue with the same output and resume=True")
+            finished = f"finished episodes are in {plan.files.rollouts}"
+            error.add_note(f"{finished}; continue with the same output and resume=True")
             raise
 
 
 @takes(RunOptions)
 async def arun(options: RunOptions) -> RunResult:
-    """The same as `run`, for code that is async itself: `await stateroom.arun("counter")`."""
+    """The async version of `run`: `await stateroom.arun("counter")`."""
     return await _run(RunPlan.of(options))
 
 
@@ -46,7 +47,7 @@ async def _run(plan: RunPlan) -> RunResult:
 
 @takes(ServeOptions)
 def serve(options: ServeOptions) -> None:
-    """Serve an environment, or several in a list, over HTTP and MCP until Ctrl-C: `stateroom serve` from Python."""
+    """Serve an environment, or a list of them, over HTTP and MCP until Ctrl-C, like `stateroom serve`."""
     with needs("to serve", "server"):
         from stateroom.server import start_server  # noqa: PLC0415
     start_server(options)
@@ -59,10 +60,10 @@ def open(
     env_args: Mapping[str, Any] | None = None,
     **limits: Any,
 ) -> SyncSessions:
-    """The sessions in a store, for code without `async`: `with stateroom.open("sqlite:///a.db", "counter") as rooms:`.
+    """Open the sessions of a store without `async`: `with stateroom.open("sqlite:///a.db", "counter") as rooms:`.
 
-    It has the methods of `Sessions`, and its sessions those of `Session`; all of them block. Without an environment it
-    opens sessions of registered environments. `limits` are options of `Sessions`, such as `ttl`.
+    The methods are those of `Sessions` and `Session`, but blocking. Without an environment you can open sessions of all
+    registered environments. `limits` are options of `Sessions`, such as `ttl`.
     """
     made = None if environment is None else make_environment(environment, env_args or {})
     return SyncSessions(url, made, **limits)

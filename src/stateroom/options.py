@@ -1,7 +1,7 @@
 """Options, each declared once: a field of a class, with its type, bounds, default and description.
 
-The Python API, the command line with its help, the sections of a configuration file and the description of a run
-follow from these classes. What follows for each option from its field, an `Option` in the field's annotation changes.
+The Python API, the command line with its help, the sections of a configuration file and the description of a run are
+derived from these classes. An `Option` in a field's annotation overrides what is derived from the field.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PLAIN = (bool, int, float, str, Path)
-"""Types that a text stands for."""
+"""Types that can be parsed from a text."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """What does not follow from an option's field."""
+    """Settings of an option that cannot be derived from its field."""
 
     short: str | None = None
     """The short flag, such as `-r`."""
     flag: str | None = None
     """The flag, if it is not named after the field."""
     metavar: str | None = None
-    """What stands for the value in the help."""
+    """The placeholder for the value in the help."""
     variable: str | None = None
-    """The environment variable with the value."""
+    """The environment variable that can set the value."""
     value: Callable[[str], Any] = str
-    """Of a mapping, what the VALUE of NAME=VALUE stands for."""
+    """For a mapping: converts the VALUE of NAME=VALUE."""
     example: str = ""
-    """Of a mapping, such as `temperature=0.7`."""
+    """For a mapping: an example, such as `temperature=0.7`."""
     stored: bool = True
-    """Whether files have it: configurations, and descriptions of runs. A secret is in none, nor what is said once."""
+    """Whether configuration files and descriptions of runs have the option. Secrets are never stored."""
     may_change: bool = False
-    """Whether a run that is resumed may have another value."""
+    """Whether a resumed run may have another value."""
 
 
 class Unchecked:
-    """In the annotation of an option: its type is for editors and mypy, and whoever takes the value checks it."""
+    """Marks an option whose type is only for editors and mypy; the code that takes the value validates it."""
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
@@ -78,7 +78,7 @@ class OptionField:
 
     @cached_property
     def kind(self) -> Any:
-        """The type of a value in a file: the first of several, and a text for what is written as one."""
+        """The type of the value in a file: the first type of a union, and `str` for what is written as a text."""
         kind = self.info.annotation
         while get_origin(kind) in (Annotated, Union, UnionType):
             kind = get_args(kind)[0]
@@ -96,13 +96,13 @@ class OptionField:
         return Parameter.empty if made is PydanticUndefined else made
 
     def bound(self, kind: type[Ge] | type[Le]) -> Any:
-        """The least or the greatest value."""
+        """The lower or upper bound of the value."""
         limit = next((each for each in self.info.metadata if isinstance(each, kind)), None)
         return limit and (limit.ge if isinstance(limit, Ge) else limit.le)
 
 
 def flag_of(name: str) -> str:
-    """The flag that is named after an option."""
+    """The flag for the name of an option."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -124,7 +124,7 @@ def are_options(kind: object) -> bool:
 
 
 def make_options(kind: Callable[P, R], /, *args: P.args, **given: P.kwargs) -> R:
-    """Options of a class. `InvalidOption` says what is wrong with the first that is."""
+    """Create an instance of an options class. Raises `InvalidOption` for the first invalid option."""
     try:
         return kind(*args, **given)
     except ValidationError as error:
@@ -132,18 +132,18 @@ def make_options(kind: Callable[P, R], /, *args: P.args, **given: P.kwargs) -> R
         name, *inner = first["loc"]
         message = first["msg"]
         if first["type"] == "unexpected_keyword_argument":
-            message = f"there is no such option; {suggestion(str(name), [*kind.__pydantic_fields__])}"  # type: ignore[attr-defined]
+            message = f"unknown option; {suggestion(str(name), [*kind.__pydantic_fields__])}"  # type: ignore[attr-defined]
         raise InvalidOption(str(name), f"{format_path(tuple(inner))}: {message}" if inner else message) from None
 
 
 def suggestion(name: str, names: Sequence[str]) -> str:
-    """Which name may have been meant."""
+    """Suggest the closest name, or list all names."""
     close = get_close_matches(name, names, 1)
-    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(names) or 'none'}"
+    return f"did you mean {close[0]}?" if close else f"available: {', '.join(names) or 'none'}"
 
 
 def takes(kind: Callable[P, K]) -> Callable[[Callable[[K], R]], Callable[P, R]]:
-    """Let a function of options be called with these one by one, for completion in editors and `help` too."""
+    """Let a function with an options object be called with keyword arguments, with completion and `help`."""
 
     def decorate(function: Callable[[K], R]) -> Callable[P, R]:
         @wraps(function)
@@ -169,10 +169,10 @@ def takes(kind: Callable[P, K]) -> Callable[[Callable[[K], R]], Callable[P, R]]:
 
 
 def common_options(given: Any, kind: type[Any]) -> dict[str, Any]:
-    """Those of the given options that another class has too."""
+    """The given options that another class also has."""
     return {name: getattr(given, name) for name in option_fields(type(given)) if name in option_fields(kind)}
 
 
 def stored_options(given: Any) -> Iterator[tuple[OptionField, Any]]:
-    """The options that files have, with their values."""
+    """The options that are stored in files, with their values."""
     return ((each, getattr(given, name)) for name, each in option_fields(type(given)).items() if each.option.stored)

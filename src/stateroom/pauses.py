@@ -8,16 +8,16 @@ from random import uniform
 
 @dataclass(frozen=True)
 class Pauses:
-    """Random pauses below a bound that doubles, so that those who failed together do not try again together."""
+    """Exponential backoff with jitter: random pauses below a bound that doubles."""
 
     first: float
-    """Seconds that the first pause may take."""
+    """The longest first pause, in seconds."""
     longest: float
 
     def bound(self, failures: int) -> float:
-        """Seconds that the pause after some failures in a row may take."""
+        """The longest pause after some failures in a row, in seconds."""
         return min(self.longest, self.first * 2 ** min(failures - 1, 30)) if failures > 0 else 0.0
 
     def after(self, failures: int) -> float:
-        """The pause after some failures in a row, in seconds."""
+        """A random pause after some failures in a row, in seconds."""
         return uniform(0.0, self.bound(failures))

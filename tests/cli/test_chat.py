@@ -87,7 +87,7 @@ def test_a_fork_goes_on_by_itself(talk: Talk) -> None:
 def test_the_log_and_the_commands_can_be_shown(talk: Talk) -> None:
     done = talk("pay 3", "/log", "/help")
     assert re.search(r"call       pay\(amount=3\) → 97\n +money: 100 → 97", done.out)
-    assert "the environment tells the agent: There is 100 in the purse." in done.out
+    assert "instructions for the agent: There is 100 in the purse." in done.out
     assert re.findall(r"^(/\w+)", done.out, re.MULTILINE) == [
         *("/fork", "/undo", "/redo", "/state", "/log", "/verify", "/help", "/quit")
     ]
@@ -148,13 +148,13 @@ def test_at_a_terminal_ctrl_c_stops_an_answer_and_not_the_program(tmp_path: Path
     terminal.type("pay 4\n")
     assert "money: 97 → 93" in terminal.until("Paid.\n> ")
     terminal.type(CTRL_D)
-    terminal.until("to go on: stateroom chat")
+    terminal.until("to continue: stateroom chat")
     session = terminal.until("\n").split()[-1]
     assert terminal.ended() == 0
     again = Terminal(tmp_path, *PURSE, "--session", session)
     assert "     user  wait 3\n" in again.until("Paid.\n> ")  # what was said before is shown
     again.type("/quit\n")
-    again.until("to go on")
+    again.until("to continue")
     assert again.ended() == 0
 
 
@@ -168,7 +168,7 @@ def test_ctrl_c_at_the_prompt_says_how_to_leave(talk: Talk, monkeypatch: pytest.
 
     monkeypatch.setattr("builtins.input", read)
     done = talk()
-    assert "/quit leaves, and so does Ctrl-D" in done.out
+    assert "leave with /quit or Ctrl-D" in done.out
     assert "money: 100 → 97" in done.out
 
 

@@ -55,13 +55,13 @@ def test_an_environment_that_is_not_defined_well_is_told_of_in_the_table(
     assert done.code == 1
     said = " ".join(done.out.split())
     assert "schema problem a tool needs a docstring" in said
-    assert "tasks skipped it is not defined" in said
+    assert "tasks skipped the class is invalid" in said
 
 
 def test_of_many_tasks_a_sample_is_played_and_that_is_said(stateroom: Command) -> None:
     Path("many.jsonl").write_text(stateroom("tasks", "counter", "--number", 25).out)
     some = stateroom("check", "counter", "--input", "many.jsonl")
-    assert (some.code, some.out.endswith("; played 20 of 25 tasks; --all plays each\n")) == (0, True)
+    assert (some.code, some.out.endswith("; played 20 of 25 tasks (all with --all)\n")) == (0, True)
     every = stateroom("check", "counter", "--input", "many.jsonl", "--all")
     assert (every.code, every.out.endswith("; played 25 of 25 tasks\n")) == (0, True)
 

@@ -45,7 +45,7 @@ def test_replay_names_an_edited_session_and_does_not_call_it_comparable(
     alone = stateroom("replay", session, "--env", "counter", "--store", store, "--json")
     found = alone.json
     assert (alone.code, found["edited"], found["differences"], found["calls"]) == (1, 1, 0, 2)
-    assert "as on record" not in stateroom("replay", session, "--env", "counter", "--store", store).out
+    assert "all match" not in stateroom("replay", session, "--env", "counter", "--store", store).out
 
 
 def test_reverify_marks_an_edited_row_and_compare_leaves_it_out(stateroom: Any, rollouts: Path, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_reverify_marks_an_edited_row_and_compare_leaves_it_out(stateroom: Any, 
     assert scored[0]["reward"] == 0.0  # of the state as it is
     compared = stateroom("compare", rollouts, again)
     assert "only A" not in compared.err
-    assert "1 episode that a person edited is not comparable: task 0" in compared.err.replace("\n", " ")
+    assert "1 episode was edited by a person: task 0" in compared.err.replace("\n", " ")
     found = stateroom("compare", rollouts, again, "--json").json
     assert (found["edited"], [task["task"] for task in found["tasks"]]) == ([[0, 0]], [1, 2])
     before = stateroom("reverify", again, "--env", "counter", "--output", tmp_path / "before.jsonl", "--at", "1",

@@ -161,7 +161,7 @@ def test_an_episode_that_fails_tells_where(stateroom: Any, airline: dict[str, st
     (failed,) = rows("x_failures.jsonl")
     place = f"{airline[broken]} in {broken}"
     assert done.code == 1
-    assert f"the first failure: {place}: " in done.out
+    assert f"first failure: {place}: " in done.out
     assert "KeyError: 'seat'" in done.out
     assert (failed["cause"]["place"], failed["cause"]["error"]) == (place, "KeyError: 'seat'")
     assert 'raise KeyError("seat")' in failed["cause"]["traceback"]

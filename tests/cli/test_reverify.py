@@ -63,11 +63,11 @@ def test_the_arguments_of_a_run_are_those_of_its_rescoring(stateroom: Any, tmp_p
 def test_a_table_tells_what_has_changed(stateroom: Any, rollouts: Path) -> None:
     outcome = stateroom("reverify", rollouts, "-e", "own.py:Closer", "-o", "new.jsonl")
     assert "32 episodes of counter rescored" in outcome.out
-    assert "The tasks that changed most" in outcome.out
+    assert "Largest changes" in outcome.out
     outcome = stateroom("reverify", rollouts, "-e", "own.py:Closer", "-o", "new.jsonl")
     assert "rescored, 32 of them before" in outcome.out
     outcome = stateroom("reverify", rollouts, "-e", "counter", "-o", "same.jsonl")
-    assert "The tasks that changed most" not in outcome.out
+    assert "Largest changes" not in outcome.out
 
 
 def test_another_store_and_another_revision_can_be_named(stateroom: Any, refuses: Refuses, rollouts: Path) -> None:

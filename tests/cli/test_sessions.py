@@ -62,7 +62,7 @@ def test_list(stateroom: Any, ids: tuple[str, str]) -> None:
 
 def test_list_can_be_narrowed(stateroom: Any, ids: tuple[str, str]) -> None:
     shown = stateroom("sessions", "list", "--store", STORE, "--limit", 1)
-    assert "the first 1; --limit shows more" in shown.out
+    assert "the first 1; show more with --limit" in shown.out
     assert stateroom("sessions", "list", "--store", STORE, "--env", "other").out == "no sessions\n"
     assert stateroom("sessions", "list", "--store", "memory://", "--json").json == []
 

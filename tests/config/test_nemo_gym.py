@@ -88,7 +88,7 @@ def test_chained_and_inherited_files_are_followed(tmp_path: Path) -> None:
     mine = chained + "  resources_servers: {example_session_state_mgmt: {grading: strict}}"
     found = imported(tmp_path, mine)
     assert found.config["environments"] == {"mine": {"environment": "counter", "args": {"grading": "strict"}}}
-    assert any("its constructor must take grading" in note for note in found.notes)
+    assert any("the constructor must accept grading" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_a_key_is_not_copied(tmp_path: Path) -> None:
     [
         ("s:\n  resources_servers: {mine: {}}", "name your port of mine"),
         ("m:\n  responses_api_models: {other_model: {}}", "other_model has no counterpart"),
-        (AGENT, "no resources server 'counter'"),
-        ("config_paths: [nowhere.yaml]", "there is no nowhere.yaml here"),
-        (f"{SERVER}{SERVER.replace('counter:', 'two:')}", "have ports of their own"),
+        (AGENT, "the resources server 'counter' is missing"),
+        ("config_paths: [nowhere.yaml]", "nowhere.yaml not found"),
+        (f"{SERVER}{SERVER.replace('counter:', 'two:')}", "have separate ports"),
     ],
 )
 def test_what_is_left_to_do_is_told(tmp_path: Path, text: str, note: Any) -> None:

@@ -82,10 +82,10 @@ def test_what_json_does_not_have_is_a_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "error", "told"),
     [
-        ("a.csv", "x,y\n1,2,3\n", BadData, "line 2: it has more cells"),
+        ("a.csv", "x,y\n1,2,3\n", BadData, "line 2: more cells"),
         ("a.csv", 'x\n"1\n', BadData, "after line 1"),
         ("a.parquet", "x", BadData, "is not a Parquet file"),
-        ("a.txt", "x", InvalidArguments, "should end with .jsonl, .csv"),
+        ("a.txt", "x", InvalidArguments, "must end with .jsonl, .csv"),
         ("a.jsonl", "{}\n{\n", BadTask, "line 2: not a JSON object"),
     ],
 )

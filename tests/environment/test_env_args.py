@@ -163,7 +163,7 @@ def test_every_command_takes_them(game: str, stateroom_command: Any) -> None:  #
     assert command("replay", "a.jsonl", "--env", game).code == 0
     assert command("replay", "a.jsonl", "--env", game, "--env-arg", "difficulty=easy").code == 1
     assert command("check", game, "--input", "one.jsonl", *given).code in (0, 1)
-    for wrong, told in (("difficulty", "should be NAME=VALUE, such as difficulty=hard"), ("x=1", "no argument 'x'")):
+    for wrong, told in (("difficulty", "is not NAME=VALUE, such as difficulty=hard"), ("x=1", "no argument 'x'")):
         for words in (["run"], ["branch"], ["serve"], ["check"]):
             done = command(*words, game, "--env-arg", wrong)
             assert done.code in (1, 2)

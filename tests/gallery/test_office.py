@@ -173,7 +173,7 @@ async def test_drafts_and_the_wording_of_mails_do_not_count_but_their_facts_do(s
     for body in (every_day, given["body"]):  # one that names every day tells none
         verdict = await judged(sessions, row, [{**mail, "arguments": given | {"body": body}}])
         assert verdict.components == {"goal": 0.0, "untouched": 1.0, "rules": 1.0}
-    assert verdict.reason == f"mail to {told['to'][0]}: should say {' and '.join(told['says'])}"
+    assert verdict.reason == f"mail to {told['to'][0]}: must say {' and '.join(told['says'])}"
     elsewhere = {**mail, "arguments": {**mail["arguments"], "to": ["me@x.example"]}}
     verdict = await judged(sessions, row, [{**mail, "arguments": given}, elsewhere])
     assert verdict.components == {"goal": 0.0, "untouched": 0.0, "rules": 1.0}

@@ -41,7 +41,7 @@ def approval(record_id: str, granted: bool = True) -> list[Approval]:
     [
         ([expense()], [], [], []),
         ([expense()], paid(100.0), [], []),
-        ([expense()], paid(99.0), [], ["EX-1: 99.00 was paid of 100.00"]),
+        ([expense()], paid(99.0), [], ["EX-1: 99.00 was paid instead of 100.00"]),
         ([expense()], paid(100.0, 100.0), [], ["EX-1: paid 2 times"]),
         ([expense(category="meals")], paid(100.0), [], ["EX-1: paid, though above the cap of meals"]),
         ([expense(amount=rules.LIMIT)], paid(rules.LIMIT), [], []),

@@ -219,7 +219,7 @@ async def test_to_wait_for_ones_turn_is_no_delay_of_the_server() -> None:
 async def test_who_wonders_what_takes_so_long_finds_it_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     await asked([BUSY, DONE], ModelLimits(first_pause=1), FakeTime().timing)
-    assert caplog.messages == ["http://m/v1 gets no request for 1.0 s", "m is busy; attempt 2 follows"]
+    assert caplog.messages == ["pausing requests to http://m/v1 for 1.0 s", "m is busy; attempt 2 follows"]
 
 
 async def test_the_usual_pauses_are_random() -> None:

@@ -348,12 +348,12 @@ ASKING = till(
 @pytest.mark.parametrize(
     ("environment", "check", "told"),
     [
-        (till("Asks", pay=pay), "tools", "2 of 3 went well, in 36 calls; not seen at work: pay"),
-        (till("Locked", unlock=unlock_by_chance), "tools", "not seen at work: unlock"),
-        (Club, "isolation", "the same as alone"),
-        (Street, "seed", "the world and each seed are the same twice"),
-        (Outside, "isolation", "the same as alone"),
-        (ASKING, "shortcut", "without its last reads none of"),
+        (till("Asks", pay=pay), "tools", "2 of 3 succeeded, in 36 calls; not tested: pay"),
+        (till("Locked", unlock=unlock_by_chance), "tools", "not tested: unlock"),
+        (Club, "isolation", "identical to each alone"),
+        (Street, "seed", "the world and each seed are reproducible"),
+        (Outside, "isolation", "identical to each alone"),
+        (ASKING, "shortcut", "solved without the last reads"),
     ],
 )
 async def test_what_is_no_fault_is_not_found(
@@ -426,24 +426,24 @@ FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (till("Loose", total=total_of_anything), {"schema": "warning"}, "`options` is a dict with any keys"),
     (Silent, {"schema": "warning"}, "Silent has no docstring"),
     (NO_POLICY, {"schema": "problem"}, "policies: other is not a subclass of stateroom.model.Policy"),
-    (LUCKY, {"determinism": "problem"}, "take chance, time and ids from `rng`, `clock` and `new_id`"),
+    (LUCKY, {"determinism": "problem"}, "take randomness, time and ids from `rng`, `clock` and `new_id`"),
     (TIMELY, {"determinism": "problem"}, "sell changes the state by"),
-    (SEEDED, {"seed": "problem"}, "task 0: its first state differs each time: total: "),
-    (Founded, {"seed": "problem"}, "task 0: its first state differs each time: total: "),
+    (SEEDED, {"seed": "problem"}, "task 0: its initial state differs each time: total: "),
+    (Founded, {"seed": "problem"}, "task 0: its initial state differs each time: total: "),
     (UNSEEDED, {"seed": "problem"}, "task 0: seed failed: ZeroDivisionError: division by zero (line "),
     (REMEMBERING, {"isolation": "problem", "hidden state": "warning"}, "differs after other episodes: sell(price="),
-    (TURNED, {"isolation": "problem", "hidden state": "warning"}, "among others on two instances: sell(price="),
-    (SETTING, {"hidden state": "problem"}, "self.last was set in an episode: keep it in the state"),
-    (CACHING, {"hidden state": "warning"}, "self.cache has changed in an episode: unless a cache"),
-    (Reaching, {"read back": "problem"}, "in memory the state is not what is stored, after total: sold[0]: new, 0"),
+    (TURNED, {"isolation": "problem", "hidden state": "warning"}, "interleaved on two instances: sell(price="),
+    (SETTING, {"hidden state": "problem"}, "self.last was set in an episode; keep it in the state"),
+    (CACHING, {"hidden state": "warning"}, "self.cache changed in an episode; unless it is a cache"),
+    (Reaching, {"read back": "problem"}, "the state in memory is not the stored one, after total: sold[0]: new, 0"),
     (UNSOLVABLE, {"reference": "problem"}, "it called total, sell, sell, and got 0.5: there should be more"),
-    (UNASKING, {"shortcut": "warning"}, "the full reward needs neither the last total nor an answer"),
+    (UNASKING, {"shortcut": "warning"}, "the full reward does not require the last total or an answer"),
     (Approving, {"reference": "warning"}, "it waits for a person to answer 'Sell for 1?'"),
-    (COUNTED, {"idle": "warning"}, "only the metrics tell"),
+    (COUNTED, {"idle": "warning"}, "only the metrics differ"),
     (GENEROUS, {"idle": "problem"}, "task 0, 1, 2 and 1 more: doing nothing gets the full reward"),
-    (MEDDLING, {"reference": "warning", "verifier": "problem"}, "verify broke down: this state is read-only"),
+    (MEDDLING, {"reference": "warning", "verifier": "problem"}, "verify failed: this state is read-only"),
     (NAN, {"reference": "warning", "verifier": "problem"}, "verify must return a finite number"),
-    (PERCENT, {"verifier": "warning"}, "the reward is 100; from 0 to 1 is usual"),
+    (PERCENT, {"verifier": "warning"}, "the reward is 100; use 0 to 1"),
     (till("Writing", peek=peek), {"tools": "problem"}, "peek() changes the state, but is declared as a read (line "),
     (Leaving, {"tools": "problem"}, "declared as a read, so it cannot change the folder"),
     (till("Broken", refund=refund), {"tools": "problem"}, "refund() raised AttributeError: "),
@@ -453,9 +453,9 @@ FAULTS: list[tuple[type[Environment[Any, Any]], dict[str, str], str]] = [
     (till("Led", policies={"reference": Lost}), {"reference": "problem"}, "where am I?"),
     (till("Tiring", policies={"reference": Tireless}), {"reference": "problem"}, "total, total and 40 more, and got 0"),
     (Needy, {"schema": "problem"}, "Needy needs the argument"),
-    (ARBITRARY, {"tasks": "problem"}, "generate gives other tasks for the same seed"),
-    (BREAKING, {"tasks": "problem"}, "generate broke down: ZeroDivisionError: division by zero"),
-    (COPYING, {"cost": "warning"}, "of the state, so each call costs more as it grows"),
+    (ARBITRARY, {"tasks": "problem"}, "generate returns different tasks for the same seed"),
+    (BREAKING, {"tasks": "problem"}, "generate failed: ZeroDivisionError: division by zero"),
+    (COPYING, {"cost": "warning"}, "of the state, so calls get slower as it grows"),
 ]
 
 
@@ -513,7 +513,7 @@ async def test_a_verifier_that_is_not_the_same_twice_is_found(checked: Check, ju
     report = await checked(judging("Fickle", judge))
     assert wrong(report) == {"determinism": "problem", "verifier": "problem"}
     assert finding(report, "isolation").result == "skipped"
-    assert "asked again, verify says" in finding(report, "verifier").found[0]
+    assert "when repeated, verify returns" in finding(report, "verifier").found[0]
 
 
 async def test_a_problem_comes_before_what_is_only_worth_a_look(checked: Check) -> None:
@@ -523,7 +523,7 @@ async def test_a_problem_comes_before_what_is_only_worth_a_look(checked: Check) 
     assert problem.startswith("schema: policies:")
     first, second = finding(report, "schema").found
     assert problem == f"schema: {first}"
-    assert "is not strict" in second
+    assert "has no strict schema" in second
 
 
 async def test_without_a_reference_policy_the_others_still_look(checked: Check) -> None:
@@ -556,7 +556,7 @@ class Stuck(TillEnvironment):
 @pytest.mark.parametrize(
     ("at", "name", "told"),
     [
-        ("sale", "tools", "sell did not finish within 30 s; if it may take longer, give it a timeout="),
+        ("sale", "tools", "sell did not finish within 30 s; to allow more time, set timeout="),
         ("seed", "seed", "stuck.seed did not finish within 30 s"),
         ("verify", "verifier", "verify did not finish within 30 s"),
     ],
@@ -578,16 +578,16 @@ async def test_what_does_not_end_is_told_of_and_not_waited_for_again(
 @pytest.mark.parametrize(
     ("rows", "result", "told"),
     [
-        ([task(9, responses_create_params={})], "warning", "task 4: there is no prompt"),
+        ([task(9, responses_create_params={})], "warning", "task 4: no prompt"),
         ([task(9, responses_create_params={"input": [{"role": "user", "content": " "}]})], "warning", "task 4: "),
-        ([task(3)], "warning", "task 1, 4: they are the same"),
-        ([task(9, id="a"), task(8, id="b"), task(7, id="a")], "problem", "task 4, 6: they have the same id, 'a'"),
+        ([task(3)], "warning", "task 1, 4: identical tasks"),
+        ([task(9, id="a"), task(8, id="b"), task(7, id="a")], "problem", "task 4, 6: duplicate id 'a'"),
         (["{"], "problem", "tasks.jsonl, line 5: not a JSON object"),
         ([{"prices": "many"}], "problem", "tasks.jsonl, line 5: prices: Input should be a valid list"),
         (
             [task(9, responses_create_params={"input": "Sell 9", "tools": [{"name": "steal"}]})],
             "problem",
-            "task 4: it names steal, and there is no such tool",
+            "task 4: unknown tool steal",
         ),
     ],
 )
@@ -600,7 +600,7 @@ async def test_rows_that_are_wrong_are_found(checked: Check, rows: list[Any], re
 async def test_without_tasks_nothing_can_be_played() -> None:
     report = await check_environment(TillEnvironment)
     assert wrong(report) == {"tasks": "problem"}
-    assert "there are no tasks" in report.problems[0]
+    assert "the environment has no tasks" in report.problems[0]
     assert finding(report, "cost").result == "skipped"
 
 
@@ -614,7 +614,7 @@ async def test_tasks_of_a_generator_will_do() -> None:
 
 async def test_without_tasks_a_generator_must_work() -> None:
     assert (await check_environment(BREAKING)).problems == [
-        "tasks: generate broke down: ZeroDivisionError: division by zero"
+        "tasks: generate failed: ZeroDivisionError: division by zero"
     ]
 
 

@@ -79,7 +79,7 @@ def test_a_torn_last_line_is_a_warning_until_it_is_whole(files: RunFiles) -> Non
     index = RunIndex(files)
     assert tasks(index) == [0]
     [warning] = index.warnings()
-    assert warning.startswith("x.jsonl: line 2 is cut short")
+    assert warning.startswith("x.jsonl: line 2 is incomplete")
     before = index.version
     with files.rollouts.open("ab") as file:
         file.write(whole[-9:])
@@ -101,7 +101,7 @@ def test_lines_that_are_no_rows_are_left_out_and_told(files: RunFiles) -> None:
     files.rollouts.write_bytes(b'[1]\n{"a":\n{"_ng_task_index": "x"}\n\xff\n' + line_of(row(7, reward=1.0)))
     index = RunIndex(files)
     assert tasks(index) == [7]
-    assert index.warnings() == ["x.jsonl: 4 lines are no rows and left out; see line 1"]
+    assert index.warnings() == ["x.jsonl: 4 invalid lines were skipped; see line 1"]
 
 
 def test_odd_rows_are_rows(files: RunFiles) -> None:

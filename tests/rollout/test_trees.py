@@ -336,10 +336,10 @@ async def test_a_seed_that_raises_fails_its_task(tmp_path: Path) -> None:
     ("does", "complaint"),
     [
         ("raises", "the rule Rule raised ZeroDivisionError: oops"),
-        ("fewer than none", "the rule Rule raised ValueError: -2 branches cannot begin at a node"),
-        ("no step", "the rule Rule raised ValueError: a branch cannot have 0 steps"),
+        ("fewer than none", "the rule Rule raised ValueError: the number of branches must be at least 0"),
+        ("no step", "the rule Rule raised ValueError: the number of steps must be at least 1"),
         ("no answer", "the rule Rule found no answer among the 2 ends of 2 branches"),
-        ("no end", "the rule Rule must give an end of its tree, or None, and not <Node 0, open"),
+        ("no end", "the rule Rule must return an end of its tree or None, not <Node 0, open"),
     ],
 )
 async def test_a_rule_that_fails_loses_no_episode(tmp_path: Path, does: str, complaint: str) -> None:
@@ -374,7 +374,7 @@ async def test_a_node_of_another_tree_is_refused(tmp_path: Path, does: str) -> N
 
     report, done, _ = await grow(plan(tmp_path, rule, concurrency=1))
     assert (report.failed, len(done)) == (1, 2)
-    complaint = {"branch": "> is not a node of this tree", "choose": "must give an end of its tree, or None, and not"}
+    complaint = {"branch": "> is not a node of this tree", "choose": "must return an end of its tree or None, not"}
     assert complaint[does] in str(report.first_error)
 
 

@@ -200,9 +200,9 @@ class TestDocument:
     async def test_of_several_environments(self, serve: Any) -> None:
         document = await document_of(await serve(*(environment() for environment in GALLERY)))
         assert document["info"]["title"] == "counter, extraction, weather"
-        assert "- **weather**: Tell the weather of a city." in document["info"]["description"]
+        assert "- **weather**: Report the weather of a city." in document["info"]["description"]
         assert [tag["name"] for tag in document["tags"]] == ["counter", "extraction", "weather"]
-        assert document["tags"][2]["description"] == "Tell the weather of a city."
+        assert document["tags"][2]["description"] == "Report the weather of a city."
         tags = {path: operation.get("tags") for _, path, operation in operations(document)}
         assert tags["/weather/get_weather"] == ["weather"]
         assert tags["/counter/verify"] == ["counter"]

@@ -1,1 +1,1 @@
-"""Other frameworks on any store: LangGraph, the OpenAI Agents SDK and LangChain, each with its extra."""
+"""Adapters for LangGraph, the OpenAI Agents SDK and LangChain on any store, each with its own extra."""

@@ -19,7 +19,7 @@ from stateroom.store import Store, open_store
 T = TypeVar("T")
 
 FOREVER_SECONDS = 1e11
-"""The time to live of a conversation without one, in seconds: some three thousand years."""
+"""The time to live of conversations that do not expire, in seconds: about three thousand years."""
 
 
 class Messages(State):
@@ -29,7 +29,7 @@ class Messages(State):
 
 
 class MessagesEnvironment(Environment[Messages]):
-    """The changes of a conversation."""
+    """The operations on a conversation."""
 
     def __init__(self, name: str) -> None:
         self.name = name  # type: ignore[misc]  # each framework has its own
@@ -72,12 +72,12 @@ class Conversations:
     @classmethod
     @asynccontextmanager
     async def from_url(cls, url: str, *, ttl: float | None = None) -> AsyncIterator[Self]:
-        """Open the store of a URL for the length of the block."""
+        """Open the store at a URL for the duration of the block."""
         async with open_store(url) as store:
             yield cls(store, ttl=ttl)
 
     async def messages(self, name: str, limit: int | None = None) -> list[dict[str, Any]]:
-        """The messages of a conversation, or the newest `limit` of them; none if it does not exist."""
+        """The messages of a conversation, or the newest `limit` of them; empty if it does not exist."""
         try:
             session = await self._sessions.open(self._id(name))
         except (UnknownSession, SessionExpired):
@@ -90,7 +90,7 @@ class Conversations:
         """Call a tool of a conversation, which is created if it does not exist."""
         result: Result = await (await self._open(name)).call(tool, arguments)
         if not result.ok:
-            raise StoreError(f"the conversation {name!r} cannot be changed: {result.error}")
+            raise StoreError(f"cannot change the conversation {name!r}: {result.error}")
         return result.output
 
     async def _open(self, name: str) -> Session[Messages]:
@@ -111,10 +111,10 @@ class Conversations:
 
 
 class LoopWaiter:
-    """Lets other threads wait for async work on the event loop where this was made."""
+    """Lets other threads wait for async work on the event loop where this object was created."""
 
     def __init__(self, instead: str) -> None:
-        """`instead` names what to use on the event loop itself, which cannot wait for itself."""
+        """`instead` names what to use on the event loop itself, which must not be blocked."""
         self.loop = asyncio.get_running_loop()
         self._instead = instead
 
@@ -126,10 +126,10 @@ class LoopWaiter:
             here = None
         if here is self.loop:
             work.close()
-            raise asyncio.InvalidStateError(f"this would block its own event loop: use {self._instead}")
+            raise asyncio.InvalidStateError(f"this call would block its own event loop; use {self._instead}")
         if self.loop.is_closed():
             work.close()
-            raise asyncio.InvalidStateError("its event loop is closed")
+            raise asyncio.InvalidStateError("the event loop is closed")
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
 

@@ -15,7 +15,7 @@ __all__ = ["StateroomHistories", "StateroomHistory"]
 
 
 class StateroomHistory(BaseChatMessageHistory):
-    """A conversation. Its sync methods are for threads other than the event loop's, such as those of `invoke`."""
+    """A conversation. Call its sync methods only from other threads than the event loop's, such as in `invoke`."""
 
     def __init__(self, session_id: str, conversations: Conversations, waiter: LoopWaiter) -> None:
         self.session_id = session_id
@@ -46,7 +46,7 @@ class StateroomHistory(BaseChatMessageHistory):
 class StateroomHistories(Conversations):
     """The conversations in a store: pass `histories.history` to `RunnableWithMessageHistory`.
 
-    Make it on the event loop where the store was opened.
+    Create it on the event loop where the store was opened.
     """
 
     framework = "langchain"
@@ -56,5 +56,5 @@ class StateroomHistories(Conversations):
         self._waiter = LoopWaiter("`await history.aget_messages()`, `await chain.ainvoke(...)` and the like")
 
     def history(self, session_id: str) -> StateroomHistory:
-        """A conversation by its id; it need not exist yet."""
+        """A conversation by id, which need not exist yet."""
         return StateroomHistory(session_id, self, self._waiter)

@@ -44,5 +44,5 @@ class StateroomSessions(Conversations):
     framework = "openai_agents"
 
     def session(self, session_id: str, settings: SessionSettings | None = None) -> StateroomSession:
-        """A conversation by its id; it need not exist yet."""
+        """A conversation by id, which need not exist yet."""
         return StateroomSession(session_id, self, settings)

@@ -1,7 +1,7 @@
 """Environments in verl's agent loops: `pip install stateroom 'verl>=0.9,<0.10'`.
 
-verl creates and releases its tools at every call, so they cannot hold an environment's state. Here a session holds it,
-in a store, and our own agent loop acts in the session; verl's servers, chat template and tool parser are its model.
+verl creates and releases its tools at every call, so they cannot hold the state of an environment. Here a session in a
+store holds it, and Stateroom's agent loop acts in the session with verl's servers, chat template and tool parser.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ __all__ = ["StateroomAgentLoop"]
 class StateroomAgentLoop(AgentLoopBase):  # type: ignore[misc]  # mypy does not see verl
     """Runs a row of verl's data as an episode: seeds a session, lets the model act in it, and verifies it.
 
-    Name it in the file of `actor_rollout_ref.rollout.agent.agent_loop_config_path`. It has no `@register`: verl imports
-    this module after it has read that file, so a registration would replace the arguments given there.
+    Name it in the file of `actor_rollout_ref.rollout.agent.agent_loop_config_path`. It has no `@register`, because verl
+    imports this module after reading that file, so a registration would replace the arguments given there.
 
-    `environment` is a registered name, `module:Class` or `path.py:Class`, and `env_args` are arguments of its
-    constructor. `store` is the URL of the sessions' store, which each worker process opens once. `max_steps` is the
-    number of answers that the model may give: by default verl's `multi_turn.max_assistant_turns`, or else 50.
+    `environment` is a registered name, `module:Class` or `path.py:Class`, and `env_args` are its constructor arguments.
+    `store` is the URL of the session store, which each worker process opens once. `max_steps` is the maximum number of
+    answers, by default verl's `multi_turn.max_assistant_turns`, otherwise 50.
 
     If the environment has a simulated user, its reply is the next user message. A tool that asks a person ends the
-    episode, since nobody answers; the session is verified as it is then.
+    episode, and the session is verified in its current state.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class StateroomAgentLoop(AgentLoopBase):  # type: ignore[misc]  # mypy does not 
         self._environment = _environment(environment, json.dumps(env_args or {}, sort_keys=True, default=_plain))
         if self._environment.instructions_tool is not None:
             raise DefinitionError(
-                f"{self._environment.name}.instructions: what follows from the state cannot be shown to verl's model, "
-                "which reads one growing sequence; put what it should know into the tasks or the results of tools"
+                f"{self._environment.name}.instructions: verl's model reads one growing sequence, which cannot contain "
+                "instructions computed from the state; put them into the tasks or the results of tools"
             )
         self._store = store
         multi_turn = self.rollout_config.multi_turn
@@ -78,10 +78,10 @@ class StateroomAgentLoop(AgentLoopBase):  # type: ignore[misc]  # mypy does not 
         self.tool_parser = ToolParser.get_tool_parser(multi_turn.format, self.tokenizer)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        """Run an episode of the task row in `extra_info.row`; its prompt is verl's `raw_prompt`.
+        """Run an episode for the task row in `extra_info.row`; its prompt is verl's `raw_prompt`.
 
-        Raises `BadTask` if there is no such row or the environment cannot use it, and `EnvironmentFailed` if the
-        environment's `seed` raises.
+        Raises `BadTask` if the row is missing or invalid, and `EnvironmentFailed` if the environment's `seed` raises an
+        error.
         """
         task = _task_row(row.get("extra_info"))
         session = await self._seed(task)
@@ -90,7 +90,7 @@ class StateroomAgentLoop(AgentLoopBase):  # type: ignore[misc]  # mypy does not 
             tools = (task.get("responses_create_params") or {}).get("tools") or session.tools
             trajectory = await act(session, session.agent, Agent(model, max_steps=self._max_steps), tools)
             began = perf_counter()
-            verdict = await session.verify()  # the verifier is given all that was said in the session
+            verdict = await session.verify()  # the verifier gets the whole conversation of the session
             metrics = AgentLoopMetrics(
                 generate_sequences=model.seconds,
                 tool_calls=trajectory.times.tool,
@@ -112,7 +112,7 @@ class StateroomAgentLoop(AgentLoopBase):  # type: ignore[misc]  # mypy does not 
             metrics=metrics,
             extra_fields={
                 **model.extra_fields,
-                **{"turn_scores": [], "tool_rewards": []},  # as verl's own agent loops have them
+                **{"turn_scores": [], "tool_rewards": []},  # as in verl's own agent loops
                 "stateroom_session": session.id,
                 "stateroom_status": trajectory.status,
                 "stateroom_reason": trajectory.reason,
@@ -136,7 +136,7 @@ class StateroomAgentLoop(AgentLoopBase):  # type: ignore[misc]  # mypy does not 
 class _TokenModel(Model):
     """Answers with tokens of verl's servers, and keeps the episode as one sequence of tokens.
 
-    What was generated is never tokenised again: the tokens of results and replies are appended to it.
+    Generated tokens are never tokenised again; the tokens of results and replies are appended.
     """
 
     name = "verl"
@@ -148,13 +148,13 @@ class _TokenModel(Model):
         self._session = session
         self._messages = prompt
         self._seen = 0
-        """The number of items of the conversation that are in the sequence."""
+        """The number of conversation items in the sequence."""
         stops = {*(sampling_params.get("stop_token_ids") or ()), *agent_loop.tool_parser.stop_token_ids}
         self._sampling_params = {**sampling_params, **({"stop_token_ids": sorted(stops)} if stops else {})}
         self.ids: list[int] = []
         self.prompt_length = 0
         self.mask: list[int] = []
-        """For each token after the prompt, 1 if it was generated, else 0."""
+        """For each token after the prompt, 1 if it was generated, otherwise 0."""
         self.logprobs: list[float] = []
         self.turns = 1
         self.seconds = 0.0
@@ -163,7 +163,7 @@ class _TokenModel(Model):
         self.extra_fields: dict[str, Any] = {}
 
     async def answer(self, request: Request) -> Answer:
-        """Add what was said since the last answer, and generate the next; an empty answer if there is no room."""
+        """Add the items since the last answer, and generate the next; an empty answer if the sequence is full."""
         tools = chat_tools(request.tools)
         if not self.ids:
             self.ids = await self._agent_loop.ct_build_initial_tokens(self._messages, tools=tools)
@@ -180,7 +180,7 @@ class _TokenModel(Model):
         return Answer(items, Usage(read, len(generated)), truncated)
 
     async def _add(self, messages: list[Message], tools: list[Item]) -> bool:
-        """Append the tokens of messages, and those with which the next answer begins; False if they do not fit."""
+        """Append the tokens of messages and of the start of the next answer; returns False if they do not fit."""
         before, self._messages = self._messages, [*self._messages, *messages]
         merged, mask, logprobs = await self._agent_loop.ct_merge_context_msg(
             before, self._messages, self.ids, self.mask, self.logprobs or None, tools=tools
@@ -192,7 +192,7 @@ class _TokenModel(Model):
         return True
 
     async def _generate(self) -> list[int]:
-        """Let a server continue the sequence; gives the new tokens."""
+        """Let a server continue the sequence; returns the new tokens."""
         began = perf_counter()
         output: TokenOutput = await self._agent_loop.server_manager.generate(
             request_id=self._session, prompt_ids=self.ids, sampling_params=self._sampling_params
@@ -208,7 +208,7 @@ class _TokenModel(Model):
         return list(output.token_ids)
 
     def _record(self, output: TokenOutput) -> None:
-        """Keep what the server reports beside its tokens."""
+        """Store the other fields of the server's report."""
         if output.routed_experts is not None:
             self.routed_experts = output.routed_experts  # those of the whole sequence
         if output.num_preempted is not None:
@@ -222,7 +222,7 @@ class _TokenModel(Model):
                 self.extra_fields.setdefault(name, value)
 
     async def _items(self, generated: list[int], tools: list[Item], *, truncated: bool) -> list[Item]:
-        """The message and the tool calls of an answer; one that was cut off makes no calls."""
+        """The message and the tool calls of an answer; a truncated answer has no calls."""
         tokenizer, parser = self._agent_loop.tokenizer, self._agent_loop.tool_parser
         if truncated:
             text, calls = tokenizer.decode(generated), []
@@ -243,9 +243,9 @@ class _TokenModel(Model):
 
 
 class _OpenStores:
-    """The stores that an event loop has opened, with the sessions in them.
+    """The open stores of an event loop, with the sessions in them.
 
-    A store is closed with its event loop, which closes its asynchronous generators; in a Ray actor, with the process.
+    A store is closed with its event loop, which closes its async generators, or in a Ray actor, with the process.
     """
 
     def __init__(self) -> None:
@@ -265,7 +265,7 @@ _OPEN_STORES: dict[asyncio.AbstractEventLoop, _OpenStores] = {}
 
 
 def _open_stores() -> _OpenStores:
-    """Those of the running event loop: no other can use them."""
+    """The open stores of the running event loop, which no other loop can use."""
     for closed in [loop for loop in _OPEN_STORES if loop.is_closed()]:
         del _OPEN_STORES[closed]
     return _OPEN_STORES.setdefault(asyncio.get_running_loop(), _OpenStores())
@@ -273,12 +273,12 @@ def _open_stores() -> _OpenStores:
 
 @cache
 def _environment(reference: str, arguments: str) -> Environment[Any, Any]:
-    """The environment of this process: verl makes an agent loop for every episode."""
+    """The environment, cached per process, because verl creates an agent loop for every episode."""
     return make_environment(reference, json.loads(arguments))
 
 
 def _plain(config: Any) -> Any:
-    """What Hydra gives as a config, as a dict or a list."""
+    """A Hydra config as a plain dict or list."""
     return dict(config) if isinstance(config, Mapping) else list(config)
 
 
@@ -286,15 +286,15 @@ def _task_row(extra_info: Any) -> dict[str, Any]:
     try:
         row = json.loads(extra_info["row"])
     except (TypeError, KeyError, ValueError) as error:
-        why = f"should be a task row as JSON ({type(error).__name__}: {error})"
+        why = f"must be a task row as JSON ({type(error).__name__}: {error})"
         raise BadTask(f"extra_info.row: {why}; write the data with `stateroom export --to verl`") from None
     if not isinstance(row, dict):
-        raise BadTask(f"extra_info.row: should be an object: a task row as JSON, not {row!r:.100}")
+        raise BadTask(f"extra_info.row: must be a task row as a JSON object, not {row!r:.100}")
     return row
 
 
 def _parser_tool(type: str, function: Item) -> OpenAIFunctionToolSchema:
-    """A tool as verl's parsers take it: with a type for each parameter, and nothing else of its schema."""
+    """A tool in the format of verl's parsers: a type for each parameter, without the rest of the schema."""
     parameters = function.get("parameters") or {}
     types = {name: {"type": _type_of(schema)} for name, schema in parameters.get("properties", {}).items()}
     known = {"type": "object", "properties": types, "required": parameters.get("required", [])}
@@ -303,7 +303,7 @@ def _parser_tool(type: str, function: Item) -> OpenAIFunctionToolSchema:
 
 
 def _type_of(schema: Mapping[str, Any]) -> Any:
-    """A parameter's type; `object`, of which parsers read any JSON, if it may have several."""
+    """The type of a parameter; `object`, for which parsers accept any JSON, if it may have several."""
     kinds = [_type_of(choice) for choice in schema.get("anyOf", ())]
     others = [kind for kind in kinds if kind != "null"]
     return schema.get("type") or (others[0] if len(others) == 1 else "object")

@@ -51,15 +51,15 @@ def stateroom(
 
 @options
 class LogOptions:
-    """How much is shown of what an author's code logs and raises."""
+    """How much of the log is shown."""
 
     log_level: Annotated[
         Literal["debug", "info", "warning", "error", "critical"] | None,
-        Field(description="What is logged to the terminal; by default warnings, and errors of Stateroom itself."),
+        Field(description="The lowest level to log; by default warning, or error for messages of Stateroom itself."),
     ] = None
     verbose: Annotated[
         bool,
-        Field(description="Short for --log-level info: with a traceback of everything that your code raises."),
+        Field(description="Short for --log-level info: also shows tracebacks of errors in your code."),
         Option("-v"),
     ] = False
 
@@ -70,13 +70,13 @@ class LogOptions:
 
 @options
 class ReadOptions:
-    """Whether sessions may lack fields that their state has a default for."""
+    """Whether stored sessions may lack fields with a default."""
 
     accept_defaults: Annotated[
         bool,
         Field(
-            description="For development: read sessions from before a field with a default was added, and take the "
-            "default."
+            description="For development: read sessions that were stored before a field with a default was added, "
+            "using the default."
         ),
     ] = False
 
@@ -84,7 +84,7 @@ class ReadOptions:
         if not self.accept_defaults:
             return
         if words.get("config"):
-            raise InvalidOption("accept_defaults", "not together with a configuration")
+            raise InvalidOption("accept_defaults", "cannot be combined with a configuration")
         given = words["environment"] if "environment" in words else words["env"]
         named = [given] if isinstance(given, str) else given
         for environment in map(find_environment, registered() if named is None else named):
@@ -96,7 +96,7 @@ class ReadOptions:
 class TerminalHandler(logging.Handler):
     """Prints log records on standard error, above a progress bar.
 
-    By default these are warnings, and only errors of the framework: it tells its user what matters in other ways.
+    By default it prints warnings, but only errors of Stateroom, whose commands report the rest themselves.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -106,7 +106,7 @@ class TerminalHandler(logging.Handler):
 
 
 def log_to_terminal(level: int = logging.NOTSET) -> None:
-    """Log to the terminal from a level on, the same for all loggers; by default as the handler has it."""
+    """Log to the terminal from a level on, for all loggers; by default, the handler decides."""
     handler = TerminalHandler(level)
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     others = [other for other in logging.root.handlers if not isinstance(other, TerminalHandler)]
@@ -144,7 +144,7 @@ app.add_typer(config.app, name="config")
 
 
 def _command() -> Any:
-    """The command, with flags that show no type in the help: typer would print `<bool>` after each."""
+    """The command, without the `<bool>` that typer prints after each flag in the help."""
     command = get_command(app)
     waiting: list[Any] = [command]
     while waiting:
@@ -157,11 +157,13 @@ def _command() -> Any:
 
 
 def main() -> None:
-    """Run the command; a user's mistake is a message and not a traceback."""
+    """Run the command; a user error prints a message instead of a traceback."""
     log_to_terminal()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show must not end the command
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # so characters that a terminal cannot show do not end the command
     try:
         _command()()
     except OSError as error:

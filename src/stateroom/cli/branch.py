@@ -46,10 +46,10 @@ COLUMNS = ("reward", "tree_reward", "tree_branches", "tree_steps", "tree_tool_ca
 
 
 def branch(options: BranchOptions) -> Output:
-    """Branch episodes: a model tries several ways from states in the middle of episodes, and a rule chooses the best.
+    """Branch episodes: a model continues in several ways from one state, and a rule chooses the best.
 
-    The rule says where the episodes branch. best-of: at one step, and the best end is the answer. beam: at each step,
-    and the nodes of the highest value continue. monte-carlo: at each state of one episode, to estimate its value.
+    The rule decides where episodes branch. best-of: at one step; the best end is the answer. beam: at each step; the
+    nodes with the highest value continue. monte-carlo: at each state of one episode, to estimate its value.
 
     Example: stateroom branch extraction --model noisy --rule best-of --n 4 --at 2
 
@@ -73,12 +73,12 @@ def _grow(plan: BranchPlan) -> TreeReport:
     branches = count(1)
     with (
         progress_bar(name, len(plan.tasks[: plan.options.limit])) as bar,
-        interruptible(lambda: f"what has grown is in {plan.files.tree}"),
+        interruptible(lambda: f"finished trees are in {plan.files.tree}"),
     ):
 
         def grown(_: Any) -> None:
             bar.what = f"{name}, {counted(next(branches), 'branch', 'branches')}"
-            bar.start()  # not before: a run that is refused shows no bar
+            bar.start()  # not earlier: a refused run shows no bar
 
         return asyncio.run(grow_trees(plan, grown, lambda _: bar.advance()))
 
@@ -97,7 +97,7 @@ def _report_data(plan: BranchPlan, report: TreeReport) -> dict[str, Any]:
 
 
 def _print_report(plan: BranchPlan, report: TreeReport) -> None:
-    """Print a report as a table: the answers, and what their trees took."""
+    """Print a report as a table: the answers, and the size of their trees."""
     who = f"{plan.environment.name}, by {plan.model.name}, {plan.options.rule}"
     what = f"{counted(report.tasks, 'task', 'tasks')} of {who}"
     failed = f", {report.failed} without an answer" if report.failed else ""
@@ -122,14 +122,14 @@ def _print_report(plan: BranchPlan, report: TreeReport) -> None:
 
 
 def tree(
-    file: Annotated[Path, typer.Argument(help="The tree file that `stateroom branch` has written.")],
+    file: Annotated[Path, typer.Argument(help="A tree file written by `stateroom branch`.")],
     task: Annotated[int | None, typer.Option(min=0, help="Show only the tree of this task.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show N trees.")] = 5,
-    depth: Annotated[int, typer.Option(min=1, help="Show N levels of branches.")] = 10,
-    children: Annotated[int, typer.Option(min=1, help="Show N branches of a node.")] = 8,
-    steps: Annotated[int, typer.Option(min=2, help="Show N steps of a branch.")] = 8,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most N trees.")] = 5,
+    depth: Annotated[int, typer.Option(min=1, help="Show at most N levels of branches.")] = 10,
+    children: Annotated[int, typer.Option(min=1, help="Show at most N branches per node.")] = 8,
+    steps: Annotated[int, typer.Option(min=2, help="Show at most N steps per branch.")] = 8,
 ) -> Output:
-    """Show trees of episodes: what was called, where they branched, and the value of each branch.
+    """Show trees of episodes: their calls, where they branch, and the value of each branch.
 
     Example: stateroom tree rollouts/extraction_tree.jsonl
 
@@ -138,7 +138,7 @@ def tree(
     trees = read_trees(file)
     if task is not None:
         if task not in trees:
-            raise NotFound(f"{file} has no tree of task {task}; it has tasks {some(sorted(trees))}")
+            raise NotFound(f"{file} has no tree for task {task}; available: tasks {some(sorted(trees))}")
         trees = {task: trees[task]}
 
     def draw() -> None:
@@ -163,7 +163,7 @@ def _tree_data(task: int, nodes: list[Row]) -> Row:
 
 
 class _Drawing:
-    """Draws trees up to some limits. Steps of a branch without further branches are one block of lines."""
+    """Draws trees within limits. Steps of a branch without further branches form one block of lines."""
 
     def __init__(self, depth: int, children: int, steps: int) -> None:
         self._depth = depth
@@ -210,7 +210,7 @@ class _Drawing:
 
 
 def _name(node: Row) -> str:
-    """The name of a node below the one before it: the next steps of the same branch are `+1`, `+2` and so on."""
+    """The name of a node relative to the previous one: further steps of a branch are `+1`, `+2` and so on."""
     name: str = node["id"]
     _, plus, steps = name.rpartition("+")
     return plus + steps if steps.isdecimal() else name
@@ -221,7 +221,7 @@ def _step(node: Row, name: str) -> Text:
 
 
 def _calls_and_words(node: Row) -> list[str]:
-    """The calls of a step with their results, and what was said."""
+    """The calls of a step with their results, and its messages."""
     outputs = {item.get("call_id"): result_of(item) for item in node["items"] if item["type"] == "function_call_output"}
     texts = []
     for item in node["items"]:
@@ -230,11 +230,11 @@ def _calls_and_words(node: Row) -> list[str]:
             texts.append(f"{item['name']}({written_arguments(item['arguments'])}) → {result}")
         elif item["type"] == "message":
             texts.append(brief(text_of(item)))
-    return [*texts, *([f"broke down: {node['error']}"] if "error" in node else [])]
+    return [*texts, *([f"failed: {node['error']}"] if "error" in node else [])]
 
 
 def _worth(node: Row) -> list[str | tuple[str, str]]:
-    """The reward of an end, or the value of a node where branches began."""
+    """The reward of an end, or the value of a branching node."""
     if node["reward"] is not None:
         mark = ", the answer" if node.get("chosen") else ""
         return [(f"reward {number(node['reward'])}{mark}", "bold green" if node.get("chosen") else "green"), "  "]

@@ -37,16 +37,16 @@ from stateroom.state import lines
 from stateroom.store import Store, open_store, without_secrets
 
 FILES = RunFiles(Path("rollouts/chat.jsonl"))
-"""What the default store is named after; nothing else is written."""
+"""The name of the default store; a chat writes no other file."""
 
 COMMANDS = {
-    "/fork [REVISION]": "go on in a fork of the session, from now or from a revision",
-    "/undo [STEPS]": "take back what you said last and what the agent did about it",
-    "/redo [STEPS]": "do again what was taken back",
+    "/fork [REVISION]": "continue in a fork of the session, from now or from a revision",
+    "/undo [STEPS]": "undo your last message and what the agent did in response",
+    "/redo [STEPS]": "redo what was undone",
     "/state": "show the state",
     "/log": "show the log",
-    "/verify": "show what the verifier says of a fork; the session stays open",
-    "/help": "show this",
+    "/verify": "show the verdict on a fork; the session stays open",
+    "/help": "show this list",
     "/quit": "leave; the session stays in the store",
 }
 
@@ -67,13 +67,13 @@ def chat(
     options: ChatOptions,
     task: TaskNumber = 0,
     session: Annotated[
-        str | None, typer.Option(help="Go on in this session, or in a fork if it has ended.", show_default=False)
+        str | None, typer.Option(help="Continue this session, or a fork if it has ended.", show_default=False)
     ] = None,
 ) -> None:
-    """Talk to an agent, and see its tool calls, their results and what they change.
+    """Talk to an agent, and see its tool calls with their results and state changes.
 
-    You are the user: what you type is a message, and a line that begins with / is a command. The session is for the
-    first task, or for --task N; an empty line says what the task's user would. Ctrl-C stops an answer.
+    You are the user: each line is a message, and a line that begins with / is a command. The session is for the first
+    task, or for --task N; an empty line sends the message of the task's user. Ctrl-C stops an answer.
 
     Example: stateroom chat counter --model reference
 
@@ -91,7 +91,7 @@ def chat(
         talk = Chat(plan, tasks, options.store or default_store(environment, FILES))
         try:
             runner.run(talk.begin(task) if session is None else talk.resume(session))
-            talk.echoes = not sys.stdin.isatty()  # else they are on the screen already
+            talk.echoes = not sys.stdin.isatty()  # a terminal already shows them
             for line in _lines():
                 if line == "/quit":
                     break
@@ -100,11 +100,11 @@ def chat(
             runner.run(talk.close())
     where = f" --store {without_secrets(options.store)}" if options.store else ""
     chat_again = f"stateroom chat {options.environment} --model {options.model} --session {talk.session.id}{where}"
-    say(f"to go on: {chat_again}", "dim")
+    say(f"to continue: {chat_again}", "dim")
 
 
 def _lines() -> Iterator[str]:
-    """What the person types, line by line."""
+    """The lines that the person types."""
     is_terminal = sys.stdin.isatty()
     if is_terminal:
         with suppress(ImportError):
@@ -117,7 +117,7 @@ def _lines() -> Iterator[str]:
                 console.print()
             return
         except KeyboardInterrupt:
-            console.print("\n/quit leaves, and so does Ctrl-D", style="dim")
+            console.print("\nleave with /quit or Ctrl-D", style="dim")
 
 
 def _carry_out(runner: asyncio.Runner, talk: Chat, line: str) -> None:
@@ -131,7 +131,7 @@ def _carry_out(runner: asyncio.Runner, talk: Chat, line: str) -> None:
 
 
 class Chat:
-    """A person and an agent in a session, which is shown as it goes on."""
+    """A conversation of a person and an agent in a session, printed as it happens."""
 
     def __init__(self, plan: EpisodePlan, tasks: Sequence[dict[str, Any]], store: str) -> None:
         self._plan = plan
@@ -141,10 +141,10 @@ class Chat:
         self.echoes = True
         """Whether the user's messages are printed too."""
         self._prompt = ""
-        """What the task's user says first, until somebody has said something."""
+        """The first message of the task's user, until there is a message."""
 
     async def begin(self, task: int) -> None:
-        """Seed a session for a task. Its user is the person: what the task's user says is only proposed."""
+        """Seed a session for a task. The person is its user; the message of the task's user is only a proposal."""
         row = task_of(self._tasks, task)
         items = task_items(row)
         if items and kind_of(items[-1]) == "user":
@@ -156,7 +156,7 @@ class Chat:
             print_line("task", self._prompt, "dim")
 
     async def resume(self, session: str) -> None:
-        """Go on in a session, or in a fork of one that has ended; what was said is shown."""
+        """Continue a session, or a fork if it has ended, and print the conversation so far."""
         store = await self._open()
         self._prepare(store, read_entry(await History(store).seed(await store.head(session))).input)
         opened = await self._threads.sessions.open(session, include_closed=True)
@@ -169,14 +169,14 @@ class Chat:
         return await self._opened.enter_async_context(open_store(self._store))
 
     def _prepare(self, store: Store, row: dict[str, Any]) -> None:
-        """Let an agent act in sessions for a task row."""
+        """Create the agent and the threads for a task row."""
         sessions = Sessions[Any](variant_of(self._plan.environment, row), store)
         self._opened.push_async_callback(sessions.stop)
         self._threads = Threads(sessions)
         self._agent = self._plan.new_agent(row, seed=0)
 
     def _enter(self, session: Session[Any], since: int) -> None:
-        """Go on in a session, of which what was before a revision has been shown."""
+        """Continue a session that has been printed up to a revision."""
         self.session = session
         self._reader = LogReader(self._threads.store, session.id, since)
         self._begin_turn()
@@ -189,7 +189,7 @@ class Chat:
     # Talking.
 
     async def say(self, text: str) -> None:
-        """Say something to the agent, and let it answer."""
+        """Send a message to the agent, and let it answer."""
         text, self._prompt = text or self._prompt, ""
         if not text:
             return
@@ -208,7 +208,7 @@ class Chat:
             print_line("", f"stopped: {done.reason}", "yellow")
 
     async def stop(self) -> None:
-        """End the agent's turn, so that the person can go on."""
+        """End the agent's turn."""
         with suppress(InvalidMove):  # it has ended
             await self._threads.cancel(self.session.id, "stopped by the user")
         await self._show()
@@ -219,7 +219,7 @@ class Chat:
         self._shown = 0
 
     async def _show(self, _: Sequence[Item] = ()) -> None:
-        """Print what is new in the log: what was said, and what each call has changed."""
+        """Print the new entries of the log: messages, and the state changes of each call."""
         async for entry, changes in self._reader.read():
             self._steps.append((entry, lines(changes)))
             if entry.kind == "message":
@@ -236,7 +236,7 @@ class Chat:
     # Commands.
 
     async def command(self, name: str = "help", argument: str | None = None, *_: str) -> None:
-        """Carry out a command."""
+        """Run a command."""
         match name:
             case "fork":
                 fork = await self.session.fork(None if argument is None else _number(argument))
@@ -259,10 +259,10 @@ class Chat:
                     console.print(f"{usage:<17} {what}")
             case _:
                 known = ", ".join(usage.split()[0] for usage in COMMANDS)
-                raise NotFound(f"there is no command /{name}; there are {known}")
+                raise NotFound(f"unknown command /{name}; available: {known}")
 
 
 def _number(argument: str) -> int:
     if not argument.isdecimal():
-        raise InvalidArguments(f"{argument!r} should be a number")
+        raise InvalidArguments(f"{argument!r} is not a number")
     return int(argument)

@@ -1,8 +1,8 @@
-"""`command`: a function as a command, whose options are those of classes, and which gives what is to be shown.
+"""`command`: turns a function into a command. Its options come from classes of options, and it returns its output.
 
-A parameter whose type is a class of options stands for all of them: the command line gets an option for each field,
-with its help, bounds and short flag. `OptionSources[…]` of a class leaves it to the function to add what a file says.
-The function may be async. If it gives an `Output`, the command has `--json` too.
+For a parameter whose type is a class of options, the command line gets an option per field, with its help, bounds and
+short flag. With `OptionSources[…]` of a class, the function itself merges the options of a configuration file.
+The function may be async. If it returns an `Output`, the command also has `--json`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AsJSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Output(NamedTuple):
-    """What a command gives."""
+    """The result of a command."""
 
     data: Callable[[], Any]
     """For programs, with `--json`."""
@@ -40,7 +40,7 @@ class Output(NamedTuple):
 
 @dataclass(frozen=True)
 class OptionSources(Generic[O]):
-    """What the command line and environment variables say, of the options of a class."""
+    """The options of a class that the command line and environment variables set."""
 
     kind: type[O]
     typed: Mapping[str, Any]
@@ -49,7 +49,7 @@ class OptionSources(Generic[O]):
     """In environment variables."""
 
     def options(self, in_file: Mapping[str, Any], **own: Any) -> O:
-        """The options: what is typed wins over a file, and that over variables. Others are the caller's `own`."""
+        """The merged options: the command line wins over a file, and a file over variables. `own` wins over all."""
         return make_options(self.kind, **{**self.variables, **in_file, **self.typed, **own})
 
 
@@ -65,12 +65,12 @@ class Commands(typer.Typer):
         return function
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-        """The same for a decorator."""
+        """A decorator that adds a command."""
         return lambda function: self.add(function, name=name, **settings)
 
 
 def command(function: Callable[..., Any], *before: type[Any]) -> Callable[..., None]:
-    """A function as a command for typer; classes of options come `before` it, and their objects are called first."""
+    """A function as a command for typer; options of the classes `before` are called first."""
     hints = get_type_hints(function, include_extras=True)
     gives_output = hints.pop("return", None) is Output
     kinds = {name: kind for name, hint in hints.items() if (kind := _kind(hint)) is not None}
@@ -114,7 +114,7 @@ def _print(output: Output, *, as_json: bool) -> None:
 
 
 def _with_flags(error: StateroomError, context: typer.Context, fields: Container[str]) -> str:
-    """The text of an error, with flags for the `fields`: options that the library names as in Python, `env_args`."""
+    """The text of an error, with flags in place of Python names such as `env_args`."""
     shown = {str(each.name): _shown(each) for each in context.command.params}
     text = str(error)
     if isinstance(error, InvalidOption):
@@ -123,7 +123,7 @@ def _with_flags(error: StateroomError, context: typer.Context, fields: Container
 
 
 def _shown(parameter: Any) -> str:
-    """A parameter as a person writes it."""
+    """A parameter as written on the command line."""
     if parameter.param_type_name == "option":
         return str(parameter.opts[0])
     return parameter.metavar or str(parameter.name).upper()
@@ -153,7 +153,7 @@ def _parameter(field: OptionField) -> Parameter:
     kind = field.kind
     if kind == dict[str, Any]:
         kind, default = list[str], None
-        about["help"] += " As NAME=VALUE. Repeatable."
+        about["help"] += " Format: NAME=VALUE. Repeatable."
     elif kind == list[str]:
         default = None
         about["help"] += "" if field.is_positional else " Repeatable."
@@ -175,7 +175,7 @@ def _given(kind: type[O], context: typer.Context, words: Mapping[str, Any]) -> O
 
 
 def _value(field: OptionField, given: Any) -> Any:
-    """The value that words on the command line stand for."""
+    """Convert the words on the command line to a value."""
     if field.kind != dict[str, Any]:
         return given
     value = field.option.value
@@ -183,9 +183,9 @@ def _value(field: OptionField, given: Any) -> Any:
 
 
 def pairs(given: list[str] | None, option: str, example: str) -> Iterator[tuple[str, str]]:
-    """What was given for an option as NAME=VALUE."""
+    """Parse NAME=VALUE texts of an option."""
     for text in given or ():
         name, is_there, value = text.partition("=")
         if not (name and is_there):
-            raise InvalidOption(option, f"{text!r} should be NAME=VALUE, such as {example}")
+            raise InvalidOption(option, f"{text!r} is not NAME=VALUE, such as {example}")
         yield name, value

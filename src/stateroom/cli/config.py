@@ -1,4 +1,4 @@
-"""`stateroom config`, and what configuration files say: sections made of the options of `run` and `serve`."""
+"""`stateroom config`, and the sections of configuration files, which have the options of `run` and `serve`."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ ConfigFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--config",
-        help="A configuration file. Options on the command line win over it. Repeatable: later files win.",
+        help="A configuration file; options on the command line override it. Repeatable: later files win.",
         show_default=False,
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        help="With --config: KEY=VALUE changes the file, such as run.repeats=8.",
+        help="With --config: override a value of the file, such as run.repeats=8.",
         show_default=False,
         metavar="KEY=VALUE",
     ),
 ]
 
 NOT_IN_NAMES = re.compile(r"[^\w.-]")
-"""Characters of an environment's name that its files have as `_`."""
+"""Characters of an environment's name that become `_` in its file names."""
 
 FREE = (("args",), ("settings",))
-"""Keys whose values may be anything, also secrets."""
+"""Keys with arbitrary values, which may be secrets."""
 
 
 class Section(BaseModel):
@@ -62,12 +62,12 @@ class Section(BaseModel):
 
 
 class EnvironmentSection(Section):
-    """An environment, with the arguments of its constructor and its tasks."""
+    """An environment with its constructor arguments and tasks."""
 
     environment: str | None = Field(
         None, description="A registered name, module:Class or path.py:Class; by default the name of this entry."
     )
-    args: dict[str, Any] = Field({}, description="Arguments of the constructor.")
+    args: dict[str, Any] = Field({}, description="Constructor arguments.")
     input: Path | None = Field(None, description="Tasks as JSONL; by default the environment's examples.")
 
 
@@ -95,13 +95,13 @@ def config_type() -> type[Section]:
     model = create_model(
         "ModelSection",
         __base__=Section,
-        __doc__="A model, with its key, price, limits and settings.",
+        __doc__="A model with its API key, price, limits and settings.",
         **{**of_models, **settings, "model": (str, Field(description=of_models["model"][1].description))},
     )
     one_run = create_model(
         "RunSection",
         __base__=Section,
-        __doc__="Episodes of one or several environments, by one model.",
+        __doc__="Episodes of one or more environments with one model.",
         environments=(list[str], Field(min_length=1, description=ENVIRONMENTS)),
         model=of_models["model"],
         **fields_of(RunOptions, EnvironmentOptions, ModelOptions),
@@ -109,11 +109,11 @@ def config_type() -> type[Section]:
     serving = create_model(
         "ServeSection",
         __base__=Section,
-        __doc__="What `stateroom serve` serves, and how.",
+        __doc__="The options of `stateroom serve`.",
         environments=(list[str], Field([], description=ENVIRONMENTS)),
         **fields_of(ServeWithStudio),
     )
-    files = "Files that this one is added to, relative to it."
+    files = "Files to include, with paths relative to this one; its values win."
     return create_model(
         "Configuration",
         __base__=Section,
@@ -121,26 +121,26 @@ def config_type() -> type[Section]:
         include=(str | list[str] | None, Field(None, description=files)),
         environments=(dict[str, EnvironmentSection | None], Field({}, description="Environments by name.")),
         models=(dict[str, model], Field({}, description="Models by name.")),
-        stores=(dict[str, str], Field({}, description="URLs of stores by name.")),
+        stores=(dict[str, str], Field({}, description="Store URLs by name.")),
         runs=(dict[str, one_run], Field({}, description="Runs by name.")),
-        serve=(serving | None, Field(None, description="How to serve.")),
+        serve=(serving | None, Field(None, description="The options of stateroom serve.")),
     )
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """What some files and overrides say, checked."""
+    """A validated configuration of files and overrides."""
 
     values: Any
     """The sections."""
     document: Node
-    """The same, with the origin of each value."""
+    """The values with their origins."""
 
     @classmethod
     def load(cls, files: Sequence[Path], overrides: Sequence[str] = (), name: str | None = None) -> Configuration:
-        """Read files. `run.KEY=VALUE` among the overrides is about the run of this name, or the only one.
+        """Read files. An override `run.KEY=VALUE` changes the run with this name, or the only one.
 
-        `BadConfig` lists all problems.
+        Raises `BadConfig` with all problems.
         """
         document = read_document(files)
         runs = document.at(["runs"])
@@ -155,41 +155,41 @@ class Configuration:
             raise BadConfig("\n".join(lines)) from None
 
     def run_named(self, name: str | None) -> str:
-        """The name of a run of the file; None is the only one."""
+        """Check the name of a run; None means the only one."""
         names: list[str] = [*self.values.runs]
         if name is None and len(names) == 1:
             return names[0]
-        known = f"it has {', '.join(names)}" if names else "it has none; add one under `runs`"
+        known = f"available: {', '.join(names)}" if names else "it has none; add one under `runs`"
         if name is None:
-            raise BadConfig(f"say which run of the file: {known}")
+            raise BadConfig(f"name a run of the file; {known}")
         if name not in names:
             raise BadConfig(f"the file has no run {name!r}; {suggestion(name, names)}")
         return name
 
     def model(self, name: str | None) -> dict[str, Any]:
-        """What the file says of a model, as options; only its spec if that is given in place of a name."""
+        """The options of a model in the file; a spec in place of a name gives only itself."""
         section = self.values.models.get(name)
         return {"model": name} if section is None else _given(section)
 
     def store(self, name: str | None) -> str | None:
-        """The URL of a store, by its name or as it is."""
+        """The URL of a store by name; a URL is returned unchanged."""
         return self.values.stores.get(name, name)  # type: ignore[no-any-return]
 
     def environment(self, name: str) -> EnvironmentSection:
-        """What the file says of an environment; by default it is what its name says."""
+        """The section of an environment; without one, the name is the environment itself."""
         section = self.values.environments.get(name) or EnvironmentSection()
         return section.model_copy(update={"environment": section.environment or name})
 
 
 def _of_run(override: str, names: list[str], chosen: str | None) -> str:
-    """An override with the name of the run that `run` stands for."""
+    """An override with `run` replaced by the name of the run."""
     path, _, value = override.partition("=")
     first, _, rest = path.partition(".")
     if first != "run":
         return override
     if chosen is None and len(names) != 1:
         known = ", ".join(f"runs.{name}.{rest}" for name in names)
-        raise BadConfig(f"{path}: say which run: {known or 'the file has none'}")
+        raise BadConfig(f"{path}: name the run: {known or 'the file has none'}")
     return f"runs.{chosen or names[0]}.{rest}={value}"
 
 
@@ -198,7 +198,7 @@ def _problem(document: Node, place: tuple[str | int, ...], kind: str, message: s
     known = next(node for end in range(len(place), -1, -1) if (node := document.at(place[:end])) is not None)
     if kind == "extra_forbidden":
         keys = _keys_at(config_type(), place[:-1])
-        message = f"there is no such key; {suggestion(str(place[-1]), keys)}"
+        message = f"unknown key; {suggestion(str(place[-1]), keys)}"
     return f"{known.origin}: {format_path(place)}: {message}"
 
 
@@ -212,16 +212,16 @@ def _keys_at(kind: Any, place: Sequence[str | int]) -> list[str]:
 
 
 def _given(section: BaseModel) -> dict[str, Any]:
-    """The values of a section that were given."""
+    """The values of a section that are set."""
     return {name: getattr(section, name) for name in section.model_fields_set}
 
 
 def names_and_overrides(words: Sequence[str], files: Sequence[Path] | None) -> tuple[list[str], list[str]]:
-    """The names, and the overrides of a configuration, among the arguments of a command."""
+    """Separate the arguments of a command into names and overrides of a configuration."""
     names = [word for word in words if word and "=" not in word]
     overrides = [word for word in words if "=" in word]
     if overrides and not files:
-        raise BadConfig(f"{overrides[0]}: it changes a configuration, and there is none; give one with --config")
+        raise BadConfig(f"{overrides[0]}: an override needs a configuration; give one with --config")
     return names, overrides
 
 
@@ -251,7 +251,7 @@ def run_options(configuration: Configuration, name: str, given: OptionSources[Ru
 def serve_options(
     configuration: Configuration, names: Sequence[str], given: OptionSources[ServeWithStudio]
 ) -> ServeWithStudio:
-    """The options of a server: of the environments with these names or, by default, those of the file."""
+    """The options of a server for the environments with these names or, by default, all of the file."""
     section = {} if configuration.values.serve is None else _given(configuration.values.serve)
     own = section.pop("environments", [])
     entries = [configuration.environment(each) for each in names or own]
@@ -260,7 +260,7 @@ def serve_options(
     models = {role: configuration.model(known[role]) for role in ("model", "agent") if role in known}
     keys = sorted({each["api_key_env"] for each in models.values() if "api_key_env" in each})
     if len(keys) > 1 and "api_key_env" not in given.typed:
-        raise BadConfig(f"serve: its model and its agent have keys in different variables: {', '.join(keys)}")
+        raise BadConfig(f"serve: the model and the agent must share one key variable, not {' and '.join(keys)}")
     chosen: dict[str, Any] = {role: each["model"] for role, each in models.items()}
     if "store" in known:
         chosen["store"] = configuration.store(known["store"])
@@ -273,22 +273,24 @@ def serve_options(
 
 
 def _ensure_one(environments: Sequence[Any], chosen: Container[str]) -> None:
-    """Refuse options that are about one environment if there are several."""
+    """Refuse options for a single environment if there are several."""
     for name in ("env_args", "input"):
         if len(environments) > 1 and name in chosen:
-            raise InvalidOption(name, "for one environment; there are several: put it under `environments` in the file")
+            raise InvalidOption(
+                name, "this option is for a single environment; put it under `environments` in the file"
+            )
 
 
 def _folder(output: Path | None, name: str) -> Path:
-    """The folder with the files of a run of several environments."""
+    """The folder for the files of a run of several environments."""
     if output is not None and output.suffix == ".jsonl":
-        raise InvalidOption("output", f"{output}: for several environments this is a folder")
+        raise InvalidOption("output", f"{output}: for several environments, name a folder")
     return output or new_path(NOT_IN_NAMES.sub("_", name))
 
 
 @app.command()
 def show(overrides: Overrides = None, config: ConfigFiles = None) -> Output:
-    """Print what configuration files come to, with the origin of each value. No secret is shown.
+    """Print the merged configuration, with the origin of each value. Secrets are hidden.
 
     By default it reads stateroom.yaml in the current folder.
 
@@ -321,10 +323,10 @@ def import_(
     ],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The file to write; by default it is printed.", show_default=False),
+        typer.Option("--output", "-o", help="The file to write; by default standard output.", show_default=False),
     ] = None,
 ) -> None:
-    """Convert a configuration of NeMo Gym. What is left to do is told on standard error.
+    """Convert a configuration of NeMo Gym. Remaining steps are listed on standard error.
 
     Example: stateroom config import counter.yaml --output stateroom.yaml
     """
@@ -340,7 +342,7 @@ def import_(
 
 
 class _Schema(GenerateJsonSchema):
-    """A schema in which an environment variable may stand for a number or a boolean."""
+    """A schema in which numbers and booleans may also be environment variables."""
 
     def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
         return _or_variable(super().int_schema(schema))
@@ -357,7 +359,7 @@ def _or_variable(schema: JsonSchemaValue) -> JsonSchemaValue:
 
 
 class _Value(NamedTuple):
-    """A value, as it may be shown."""
+    """A printable value."""
 
     path: tuple[str, ...]
     shown: Any
@@ -365,7 +367,7 @@ class _Value(NamedTuple):
 
 
 def _values(value: Any, document: Node, path: tuple[str, ...]) -> Iterator[_Value]:
-    """The values of a configuration; what is neither given nor has a default is left out."""
+    """The values of a configuration that are set or have a default."""
     parts = dict(value) if isinstance(value, BaseModel | dict) else {}
     if parts:
         for name, part in parts.items():
@@ -379,9 +381,9 @@ def _values(value: Any, document: Node, path: tuple[str, ...]) -> Iterator[_Valu
 
 
 def _shown(value: Any, node: Node, path: tuple[str, ...]) -> Any:
-    """A value without secrets: a text from the environment is shown as it is written, with the variable's name.
+    """A value without secrets: a text from the environment is shown as the reference in the file.
 
-    Where anything may stand, all that is from the environment is taken for a secret.
+    For keys with arbitrary values, every value from the environment is treated as a secret.
     """
     is_free = path[2:3] in FREE
     if is_free and _from_environment(node) and not isinstance(value, bool):
@@ -390,7 +392,7 @@ def _shown(value: Any, node: Node, path: tuple[str, ...]) -> Any:
 
 
 def _written(value: Any, node: Node) -> Any:
-    """A value in which texts from the environment are as they are written; numbers and booleans stay."""
+    """A value with texts from the environment replaced by their references; numbers and booleans stay."""
     if isinstance(value, list) and isinstance(node.value, list) and len(value) == len(node.value):
         return [_written(part, each) for part, each in zip(value, node.value, strict=True)]
     is_text = not isinstance(value, bool | int | float | None)

@@ -1,4 +1,4 @@
-"""`stateroom data`: check, measure and split files of rows, and make task rows of raw data."""
+"""`stateroom data`: check, measure and split files of rows, and create task rows from raw data."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from stateroom.jsonl import replace_lines
 from stateroom.rollout import SourceRow, read_source
 
 MAX_VALUES_SHOWN = 5
-"""Values of a field that are shown; --json has all that are counted."""
+"""Values shown per field; --json has all that are counted."""
 
-app = Commands(help="Check, measure and split files of rows; make tasks of raw data.")
+app = Commands(help="Check, measure and split files of rows, and create tasks from raw data.")
 
 Source = Annotated[
     Path,
     typer.Argument(
-        help="Rows as .jsonl, .csv, .tsv or .parquet, or a folder of datasets.save_to_disk.",
+        help="A .jsonl, .csv, .tsv or .parquet file, or a folder saved by datasets.save_to_disk.",
         show_default=False,
         metavar="FILE",
     ),
 ]
-Show = Annotated[int, typer.Option("--show", min=0, help="Problems that are shown; all are counted.")]
+Show = Annotated[int, typer.Option("--show", min=0, help="Show at most N problems; all are counted.")]
 
 
 @app.command()
 def check(options: NamedEnvironment, file: Source, show: Show = 10) -> Output:
-    """Check each row of a file against the environment's type of tasks, in bounded memory.
+    """Check each row of a file against the environment's task type, in bounded memory.
 
-    The exit code is 1 if a row cannot be used.
+    The exit code is 1 if a row is invalid.
 
     Example: stateroom data check counter tasks.jsonl
     """
@@ -59,13 +59,13 @@ def stats(
     tokenizer: Annotated[
         str | None,
         typer.Option(
-            help="Count tokens too: a tokenizer's JSON file, or an encoding of tiktoken that is on disk, such as "
+            help="Also count tokens, with a tokenizer's JSON file or an encoding of tiktoken that is on disk, such as "
             "o200k_base.",
             show_default=False,
         ),
     ] = None,
 ) -> Output:
-    """Count the rows of a file, measure their prompts, and show what their fields hold.
+    """Count the rows of a file, measure their prompts, and summarize their fields.
 
     Example: stateroom data stats tasks.jsonl --tokenizer tokenizer.json
     """
@@ -86,7 +86,7 @@ def _print_stats(stats: DataStats, prompts: dict[str, dict[str, float]]) -> None
     lengths = [(name, *(f"{figure:,.0f}" for figure in figures.values())) for name, figures in prompts.items()]
     print_table(("prompt", "min#", "median#", "mean#", "p95#", "max#"), lengths)
     fields = [(name, field.rows, _description(field)) for name, field in stats.fields.items()]
-    print_table(("field", "rows#", "what it holds"), fields)
+    print_table(("field", "rows#", "values"), fields)
 
 
 @app.command()
@@ -99,17 +99,17 @@ def split(
         ),
     ],
     by: Annotated[
-        str | None, typer.Option(help="The field of a group: its rows are in the same part.", show_default=False)
+        str | None, typer.Option(help="Keep rows with the same value in this field together.", show_default=False)
     ] = None,
-    seed: Annotated[int, typer.Option(help="The random seed of the split.")] = 0,
+    seed: Annotated[int, typer.Option(help="The random seed.")] = 0,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The folder to write to; by default that of the file.", show_default=False),
+        typer.Option("--output", "-o", help="The output folder; by default that of the file.", show_default=False),
     ] = None,
 ) -> Output:
-    """Split the rows of a file at random, by ratio. Each part is a JSONL file: FILE_NAME.jsonl.
+    """Split the rows of a file at random, by ratio, into JSONL files named FILE_NAME.jsonl.
 
-    The same seed gives the same split. No group is split over two files.
+    The same seed gives the same split. With --by, a group is never split.
 
     Example: stateroom data split tasks.jsonl train=0.9 test=0.1 --by family
     """
@@ -134,24 +134,24 @@ def split(
 @app.command()
 def render(
     file: Source,
-    prompt: Annotated[Path, typer.Option(help="A Jinja template of the prompt.", exists=True, dir_okay=False)],
+    prompt: Annotated[Path, typer.Option(help="A Jinja template for the prompt.", exists=True, dir_okay=False)],
     output: Annotated[Path, typer.Option("--output", "-o", help="The task file to write, JSONL.")],
     system: Annotated[
         Path | None,
-        typer.Option(help="A Jinja template of the system message.", exists=True, dir_okay=False, show_default=False),
+        typer.Option(help="A Jinja template for the system message.", exists=True, dir_okay=False, show_default=False),
     ] = None,
     field: Annotated[
         list[str] | None,
         typer.Option(
-            help="A field of the tasks, as NAME=EXPRESSION in Jinja; by default those of the row. Repeatable.",
+            help="A field of the tasks, as NAME=EXPRESSION in Jinja; by default, the fields of the row. Repeatable.",
             show_default=False,
         ),
     ] = None,
     show: Show = 10,
 ) -> Output:
-    """Make task rows of raw rows: templates in sandboxed Jinja are filled with the fields of each row.
+    """Create task rows from raw rows with sandboxed Jinja templates.
 
-    If one of them cannot be filled nothing is written, and the exit code is 1.
+    If a row cannot be rendered, nothing is written and the exit code is 1.
 
     Example: stateroom data render raw.csv --prompt prompt.jinja --field answer='capital | lower' --output tasks.jsonl
     """
@@ -178,7 +178,7 @@ def render(
     except BadTask as error:
         if not report.problems:
             raise
-        complain(f"error: {error}; nothing is written")
+        complain(f"error: {error}; nothing was written")
         _print_problems(report)
         raise typer.Exit(1) from None
     return Output(
@@ -188,14 +188,14 @@ def render(
 
 
 def _rows(doing: str, file: Path) -> Iterator[SourceRow]:
-    """The rows of a file, with progress."""
+    """The rows of a file, with a progress bar."""
     return with_progress(f"{doing} {file.name}", read_source(file))
 
 
 def _print_problems(report: DataReport) -> None:
     for problem in report.first:
         say(problem, "red")
-    print_hidden(report.problems - len(report.first), "--show N shows N of them")
+    print_hidden(report.problems - len(report.first), "show more with --show N")
 
 
 def _counter(tokenizer: str | None) -> TokenCounter | None:
@@ -212,12 +212,12 @@ def _parts(given: list[str]) -> list[Part]:
         except ValueError:
             raise InvalidOption("parts", f"{name}: {text!r} is not a number") from None
     if len(parts) < 2 or len({part.name for part in parts}) < len(parts) or not all(part.ratio > 0 for part in parts):
-        raise InvalidOption("parts", "give two parts or more, with different names and ratios above 0")
+        raise InvalidOption("parts", "give at least two parts, with different names and ratios above 0")
     return parts
 
 
 def _description(field: FieldStats) -> str:
-    """What a field holds, in words."""
+    """Describe the values of a field."""
     if field.values is not None and len(field.values) <= MAX_VALUES_SHOWN:
         return ", ".join(f"{value or '(empty)'}: {count:,}" for value, count in field.values.most_common())
     kinds = {"number": "numbers", "text": "texts", "list": "lists", "object": "objects", "boolean": "booleans"}

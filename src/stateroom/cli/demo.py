@@ -1,4 +1,4 @@
-"""`stateroom demo`: what Stateroom does, in a few seconds, without any setup."""
+"""`stateroom demo`: shows what Stateroom does, in a few seconds and without setup."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from stateroom.store import open_store
 
 REPEATS = 4
 ENVIRONMENTS = ("refund", "extraction", "counter")
-"""A customer who answers, several steps to one answer, and the smallest state."""
+"""A simulated customer, several steps to one answer, and the smallest state."""
 
 
 def demo(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The folder to write to; by default a new one in rollouts/.")
+        Path | None, typer.Option("--output", "-o", help="The output folder; by default a new one in rollouts/.")
     ] = None,
 ) -> None:
     """Run episodes of three environments, then inspect, fork and reopen their sessions.
@@ -36,10 +36,10 @@ def demo(
     where = output or new_path("demo")
     _heading("1. Episodes")
     console.print(
-        "Three environments, eight tasks each, every task four times. In refund an agent talks to a customer of a shop "
-        "and settles what they give back. In extraction it looks up several values and hands them in. In counter it "
-        "adds and reads. No model is needed: a scripted policy plays, and errs in about 40% of the episodes. pass@k is "
-        "the chance that at least one of k episodes is solved.\n"
+        "Three environments, eight tasks each, four episodes per task. In refund, an agent handles returns for a "
+        "customer of a shop. In extraction, it looks up several values and submits them. In counter, it adds numbers "
+        "and reads the sum. You need no model: a scripted policy acts, and makes mistakes in about 40% of the "
+        "episodes. pass@k is the probability that at least one of k episodes is solved.\n"
     )
     runs = [_run(name, where) for name in ENVIRONMENTS]
     show_metrics({plan.environment.name: measured(report) for plan, report in runs})
@@ -52,7 +52,7 @@ def demo(
     session = shown["_stateroom_session"]
     _heading("2. History")
     console.print(
-        f"Each episode is a session with a log: what was said, each call, and what it changed. One of task "
+        f"Each episode is a session with a log of messages, calls and state changes. This one is for task "
         f"{shown['_ng_task_index']}:"
     )
     _show_command("sessions", "log", session, "--store", plan.store)
@@ -62,13 +62,13 @@ def demo(
     _heading("3. Forks")
     before = next(entry.revision for entry, _ in steps if entry.name == "refund") - 1
     console.print(
-        f"A fork of the same episode at revision {before}, before the refund, where the agent pays only 10.\n"
+        f"This fork of the episode starts at revision {before}, before the refund. Here the agent pays only 10.\n"
     )
     twin = asyncio.run(_fork(plan, session, before))
     console.print(f"\nBoth share revisions 1 to {before}. The episode itself is unchanged.")
 
     _heading("4. Durability")
-    console.print("Both sessions again, read by a new process from their file.")
+    console.print("A new process reads both sessions from their file.")
     _show_in_new_process(session, plan.store)
     _show_in_new_process(twin, plan.store)
 
@@ -77,7 +77,7 @@ def demo(
     _show_command("sessions", "list", "--store", plan.store)
     _show_command("run", "extraction", "--model", "noisy", "--repeats", "4")
     _show_command("environments")
-    say(f"Rollouts, metrics and sessions of this demo are in {where}. To see them on a web page:")
+    say(f"Rollouts, metrics and sessions of this demo are in {where}. To browse them in Studio:")
     _show_command("studio", *ENVIRONMENTS, "--store", plan.store, "--runs", str(where))
 
 
@@ -101,7 +101,7 @@ def _show_tasks(plan: RunPlan, report: Report) -> None:
 
 
 async def _fork(plan: RunPlan, session_id: str, at: int) -> str:
-    """Fork a finished episode before its refund, and settle the order otherwise."""
+    """Fork a finished episode before its refund, and refund another amount."""
     async with open_store(plan.store) as store:
         sessions = Sessions[Any](plan.environment, store)
         session = await sessions.open(session_id, include_closed=True)
@@ -118,12 +118,12 @@ async def _fork(plan: RunPlan, session_id: str, at: int) -> str:
 
 
 def _show_command(*words: str) -> None:
-    """Print a command that the reader can paste, as it is."""
+    """Print a command that the reader can paste."""
     say(f"$ {join([*_program(), *words])}", "dim")
 
 
 def _program() -> list[str]:
-    """How a shell finds this program: by its name if that is on the PATH, and else as the user has called it."""
+    """The command for this program: its name if that is on the PATH, otherwise the path that the user called."""
     called, installed = Path(sys.argv[0]), which("stateroom")
     if installed is not None and Path(installed).resolve() == called.resolve():
         return ["stateroom"]

@@ -1,4 +1,4 @@
-"""`stateroom init`, `check`, `environments` and `tasks`: what can be run, and whether it works."""
+"""`stateroom init`, `check`, `environments` and `tasks`: create, check and list environments."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from stateroom.rollout import (
 )
 
 MAX_NAME_CHARACTERS = 40
-"""Characters that a name may have, so that no line of code gets too long."""
+"""The longest name, which keeps lines of generated code short."""
 
 MAX_LINES = 3
-"""Lines of a finding that are shown; --json has all."""
+"""Lines shown per finding; --json has all."""
 
 STYLES = {"ok": "green", "warning": "yellow", "problem": "red", "skipped": "dim"}
 
 TEMPLATES = {
-    "environment.py.template": ("$module.py", "the environment: a state, three tools, a verifier"),
-    "policies.py.template": ("${module}_policies.py", "the reference policy, which solves every task"),
+    "environment.py.template": ("$module.py", "the environment: a state, three tools and a verifier"),
+    "policies.py.template": ("${module}_policies.py", "the reference policy that solves every task"),
     "tasks.jsonl.template": ("tasks.jsonl", "three tasks"),
-    "tests.py.template": ("test_$module.py", "tests, which pass"),
-    "README.md.template": ("README.md", "what is here, and the commands"),
+    "tests.py.template": ("test_$module.py", "tests that pass"),
+    "README.md.template": ("README.md", "an overview, and the commands"),
 }
-"""What is made of each template: a file, and what it is."""
+"""The file for each template, and its description."""
 
 
 def init(
-    name: Annotated[str, typer.Argument(help="What it is called, such as my-shop.", show_default=False)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where its folder is made.")] = Path(),
+    name: Annotated[str, typer.Argument(help="The name, such as my-shop.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The parent folder.")] = Path(),
 ) -> None:
-    """Make a folder with an environment to start from: its class, tasks, a policy, tests and a README.
+    """Create a folder with a starter environment: its class, tasks, a policy, tests and a README.
 
     Example: stateroom init my-shop
 
@@ -66,23 +66,23 @@ def init(
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
-        raise CannotWrite(f"{folder} is there already; choose another name, or another folder with --output") from None
+        raise CannotWrite(f"{folder} already exists; choose another name, or another folder with --output") from None
     for file, text in written.items():
         (folder / file).write_text(text, encoding="utf-8")
     _print_folder(folder, names, list(written))
 
 
 def _names(name: str) -> dict[str, str]:
-    """What the templates are filled with; a name that cannot be a module's is refused."""
+    """The values for the templates; refuses a name that cannot name a module."""
     module = name.replace("-", "_")
     if not (module.isidentifier() and module.isascii() and module == module.lower() and module[0] != "_"):
-        fault = f"{name!r} should start with a letter, and have only small letters, digits, - and _, as my-shop has"
+        fault = f"{name!r} is not a valid name; start with a letter, and use lowercase letters, digits, - and _"
     elif len(module) > MAX_NAME_CHARACTERS:
         fault = f"{name!r} is longer than {MAX_NAME_CHARACTERS} characters"
     elif iskeyword(module) or issoftkeyword(module):
-        fault = f"{module!r} is a word of Python's; choose another"
+        fault = f"{module!r} is a Python keyword; choose another name"
     elif find_spec(module) is not None:
-        fault = f"there is a module {module!r} already, which yours would hide; choose another name"
+        fault = f"{module!r} would hide an existing module; choose another name"
     else:
         title = "".join(part.capitalize() for part in module.split("_"))
         return {"name": name, "module": module, "environment": f"{title}Environment"}
@@ -96,7 +96,7 @@ def _filled(template: str, names: dict[str, str]) -> str:
 
 def _print_folder(folder: Path, names: dict[str, str], written: list[str]) -> None:
     rows = [(file, what) for file, (_, what) in zip(written, TEMPLATES.values(), strict=True)]
-    print_table(("file!", "what it is"), rows, title=f"{folder} has:")
+    print_table(("file!", "description"), rows, title=f"Created {folder} with:")
     env = f"{names['module']}.py:{names['environment']}"
     console.print("\nNext:", style="bold")
     for command in (
@@ -107,31 +107,31 @@ def _print_folder(folder: Path, names: dict[str, str], written: list[str]) -> No
         f"stateroom run {env}",
     ):
         say(f"  {command}")
-    say(f"Then change {names['module']}.py into what you need.")
+    say(f"Then adapt {names['module']}.py to your needs.")
 
 
 @options
 class CheckOptions(NamedEnvironment):
-    """What is checked."""
+    """The environment and the tasks to check."""
 
     input: Annotated[
         Path | None,
-        Field(description="Tasks as JSONL; by default the environment's examples, or else generated tasks."),
+        Field(description="Tasks as JSONL; by default the environment's examples, otherwise generated tasks."),
         Option("-i"),
     ] = None
     everything: Annotated[
-        bool, Field(description="Play all tasks; by default 20, evenly spread."), Option(flag="--all")
+        bool, Field(description="Play all tasks instead of 20 evenly spaced ones."), Option(flag="--all")
     ] = False
 
 
 def check(options: CheckOptions) -> Output:
-    """Check an environment: its schema, tasks, tools and verifier, and what it does with its state.
+    """Check an environment: its schema, tasks, tools, verifier and state handling.
 
-    Tasks are played in memory by four policies: the environment's reference,
+    Four policies play the tasks in memory: the environment's reference policy,
     a random one that calls all tools except external ones, one that does
-    nothing, and one that leaves out the reference's last reads and its answer;
-    then again, and in turns. External tools that the reference policy
-    calls really run.
+    nothing, and one that skips the reference's last reads and its answer. The
+    episodes are then repeated, and interleaved. External tools that the
+    reference policy calls run for real.
 
     The exit code is 1 if there is a problem; warnings do not count. --json
     lists the reference's outcome for each task.
@@ -171,7 +171,7 @@ def _print_report(report: CheckReport) -> None:
         (finding.check, Text(finding.result, STYLES[finding.result]), _first_lines(finding))
         for finding in report.findings
     ]
-    print_table(("check!", "result!", "what was found"), rows)
+    print_table(("check!", "result!", "findings"), rows)
     console.print()
     say(_conclusion(report))
 
@@ -184,7 +184,7 @@ def _conclusion(report: CheckReport) -> Text:
         if kind in results
     ]
     worst = "problem" if report.problems else "ok"
-    rest = "; --all plays each" if report.played < report.tasks else ""
+    rest = " (all with --all)" if report.played < report.tasks else ""
     played = f"; played {report.played} of {counted(report.tasks, 'task', 'tasks')}{rest}" if report.tasks else ""
     return Text.assemble((f"{report.environment}: {', '.join(counts) or 'no problem'}", STYLES[worst]), played)
 
@@ -218,8 +218,8 @@ def environments() -> Output:
 
 def tasks(
     env: EnvArgument,
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="How many.")] = 10,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same tasks.")] = 0,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="The number of tasks.")] = 10,
+    seed: Annotated[int, typer.Option(help="The random seed; the same seed gives the same tasks.")] = 0,
 ) -> None:
     """Generate tasks as JSONL on standard output.
 

@@ -1,4 +1,4 @@
-"""The options that several commands take, and what they stand for."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from stateroom.rollout import EnvArgs, missing_prompts
 from stateroom.server import ServeOptions
 from stateroom.store import Store, open_store, without_secrets
 
-ENVIRONMENT = "A registered name, module:Class or path.py:Class."
+ENVIRONMENT = "The environment: a registered name, module:Class or path.py:Class."
 
 EnvArgument = Annotated[str, typer.Argument(help=ENVIRONMENT, show_default=False)]
-OnlyEnv = Annotated[str | None, typer.Option("--env", "-e", help="Only sessions of the environment with this name.")]
-TaskNumber = Annotated[int, typer.Option("--task", min=0, help="The number of the task that the session is for.")]
+OnlyEnv = Annotated[str | None, typer.Option("--env", "-e", help="Only sessions of this environment.")]
+TaskNumber = Annotated[int, typer.Option("--task", min=0, help="The index of the task for the session.")]
 RunPath = Annotated[
-    Path, typer.Argument(help="The rollouts file of a run, its name without .jsonl, or its folder.", show_default=False)
+    Path, typer.Argument(help="A run: its rollouts file, the name without .jsonl, or the folder.", show_default=False)
 ]
 
 STORE_VARIABLE = "STATEROOM_STORE"
-"""The environment variable with the store's URL, for a command without `--store`."""
+"""The environment variable for the store's URL, used without `--store`."""
 
 StoreURL = Annotated[
     str, Field(description="The store's URL, such as sqlite:///rooms.db."), Option(variable=STORE_VARIABLE)
@@ -39,7 +39,7 @@ StoreURL = Annotated[
 
 @options
 class StoreOptions:
-    """A store that is there."""
+    """An existing store."""
 
     store: StoreURL
 
@@ -50,7 +50,7 @@ class StoreOptions:
 
 @options
 class NamedEnvironment:
-    """An environment by its name, with the arguments of its constructor."""
+    """An environment by name, with its constructor arguments."""
 
     environment: Annotated[str, Field(description=ENVIRONMENT), Option(metavar="ENV")] = field(kw_only=False)
     env_args: EnvArgs = field(default_factory=dict)
@@ -62,52 +62,52 @@ class NamedEnvironment:
 
 @options
 class StudioOptions:
-    """What Studio shows, and to whom."""
+    """What Studio shows, and who can open it."""
 
     runs: Annotated[
         Path | None,
-        Field(description="The folder with the runs that Studio shows; by default rollouts, if it is there."),
+        Field(description="The folder with the runs to show in Studio; by default rollouts, if it exists."),
     ] = None
     studio_token: Annotated[
         str | None,
-        Field(description="The token that opens Studio; without one it answers on this machine only."),
+        Field(description="The access token for Studio; without one, Studio is available on this machine only."),
         Option(variable="STATEROOM_STUDIO_TOKEN", stored=False),
     ] = field(default=None, repr=False)
 
 
 @options
 class ServeWithStudio(StudioOptions, ServeOptions):
-    """The options of a server, with Studio or without."""
+    """The options of a server, optionally with Studio."""
 
     studio: Annotated[
         Literal["read", "full"] | None,
-        Field(description="Serve Studio at /studio/, to read sessions or (by default) also to change them."),
+        Field(description="Serve Studio at /studio/: read-only, or full (the default) to also change sessions."),
         Option(metavar="[read|full]"),
     ] = None
 
 
 def existing_store(url: str) -> AbstractAsyncContextManager[Store]:
-    """The store of a URL; one on this disk that is not there is a mistake, and not made: there is nothing in it."""
+    """Open the store at a URL. Raises `NotFound` instead of creating a missing store on this disk."""
     check_exists(url)
     return open_store(url)
 
 
 def check_exists(url: str) -> None:
-    """Raise `NotFound` if a store on this disk is not there."""
+    """Raise `NotFound` if a store on this disk does not exist."""
     for scheme, what in (("sqlite:///", "file"), ("file://", "folder")):
         path = Path(unquote(url.removeprefix(scheme).partition("?")[0]))
         if url.startswith(scheme) and path.name and not path.exists():
-            raise NotFound(f"there is no store {without_secrets(url)}: the {what} {path} does not exist")
+            raise NotFound(f"cannot open the store {without_secrets(url)}: the {what} {path} does not exist")
 
 
 def task_of(tasks: Sequence[dict[str, Any]], number: int) -> dict[str, Any]:
-    """The task with a number."""
+    """The task with an index."""
     if number >= len(tasks):
-        raise NotFound(f"there is no task {number}; the tasks are 0 to {len(tasks) - 1}")
+        raise NotFound(f"task {number} does not exist; choose 0 to {len(tasks) - 1}")
     return tasks[number]
 
 
 def warn_of_missing_prompts(environment: Environment[Any, Any], tasks: Iterable[dict[str, Any]]) -> None:
-    """Print a warning if some tasks ask nothing of the model."""
+    """Print a warning if tasks have no prompt."""
     if problem := missing_prompts(environment, tasks):
         warn(problem)

@@ -27,27 +27,27 @@ console = Terminal()
 errors = Terminal(stderr=True)
 
 ID_LENGTH = 24
-"""Characters of a session's id, unless the id was chosen by a client."""
+"""Characters of a session's id, unless a client chose the id."""
 
 MAX_ROWS = 20
-"""Rows of a long table that are shown; --json has all."""
+"""Rows shown of a long table; --json has all."""
 
 ESCAPES = {code: f"\\u{code:04x}" for code in CONTROLS if code > 0x20}
-"""Control characters that JSON allows in strings, as escapes."""
+"""Escapes for control characters that JSON allows in strings."""
 
 
 def say(text: str | Text, style: str = "") -> None:
-    """Print a text as one line, however long: who copies it from the terminal gets it as it is."""
+    """Print a text as one line, however long, so it can be copied from the terminal."""
     console.print(text, style=style, soft_wrap=True)
 
 
 def complain(problem: str, style: str = "red") -> None:
-    """Print what went wrong on standard error."""
+    """Print a problem on standard error."""
     errors.print(problem, style=style, soft_wrap=True)
 
 
 def note(text: str) -> None:
-    """Print on standard error what a person should know."""
+    """Print a note on standard error."""
     complain(text, "yellow")
 
 
@@ -57,12 +57,12 @@ def warn(problem: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a JSON value on a line of its own. Control characters are escapes there, so that it stays the same."""
+    """Print a JSON value on one line, with control characters as escapes."""
     typer.echo(json.dumps(value, default=str, ensure_ascii=False).translate(ESCAPES))
 
 
 def table(*columns: str, title: str | None = None) -> Table:
-    """An empty table. After a column's name, `#` stands for numbers, and `!` for one that is never wrapped."""
+    """An empty table. After a column's name, `#` marks numbers, and `!` a column that never wraps."""
     made = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
     made.box, made.padding, made.pad_edge, made.show_edge = SIMPLE_HEAD, (0, 1, 0, 0), False, False
     for column in columns:
@@ -75,7 +75,7 @@ def table(*columns: str, title: str | None = None) -> Table:
 def print_table(
     columns: Iterable[str], rows: Collection[Sequence[Any]], *, title: str | None = None, most: int | None = None
 ) -> None:
-    """Print a table, of which `most` rows are shown; nothing if there are no rows."""
+    """Print at most `most` rows as a table; nothing without rows."""
     if rows:
         made = table(*columns, title=title)
         for row in islice(rows, most):
@@ -92,13 +92,13 @@ def _cell(value: Any) -> Any:
 
 
 def print_hidden(count: int, how: str = "--json lists them all") -> None:
-    """Print how many more there are, and how to see them."""
+    """Print how many rows are hidden, and how to see them."""
     if count > 0:
         say(f"and {count:,} more; {how}", "dim")
 
 
 def folded(text: str, width: int = ID_LENGTH) -> str:
-    """A text on lines of at most this width, so that a long id leaves other columns room; whole on a wide terminal."""
+    """A text wrapped to a width, to leave room for other columns; unchanged on a wide terminal."""
     if console.width > 100:
         return text
     return "\n".join(text[place : place + width] for place in range(0, len(text), width))
@@ -110,29 +110,29 @@ def when(seconds: float) -> str:
 
 
 def number(value: float) -> str:
-    """A metric, with three digits at most."""
+    """A metric, with at most three digits."""
     return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def known_number(metrics: Mapping[str, float], key: str, otherwise: str = "") -> str:
-    """A metric, or what stands for one that is not known."""
+    """A metric, or a placeholder for a missing one."""
     return number(metrics[key]) if key in metrics else otherwise
 
 
 def with_error(metrics: Mapping[str, float], key: str, name: str) -> str:
-    """A metric with the standard error of its mean, if that is known: `0.5 ± 0.1`."""
+    """A metric with the standard error of its mean, if known: `0.5 ± 0.1`."""
     error = known_number(metrics, f"stderr/{name}")
     return number(metrics[key]) + (f" ± {error}" if error else "")
 
 
 def measured_speed(elapsed: float, rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """How long some episodes took in all, and what they have cost, as far as that is known."""
+    """The total time and, if known, the cost of episodes."""
     costs = [row["cost"] for row in rows if "cost" in row]
     return {"elapsed": round(elapsed, 3), **({"cost": sum(costs)} if costs else {})}
 
 
 def show_speed(elapsed: float, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print how long some episodes took, how many a second that is, and what they have cost."""
+    """Print the total time, the rate and the cost of episodes."""
     parts = [f"{elapsed:,.1f} s", f"{len(rows) / max(elapsed, 1e-9):,.1f} episodes/s"] if rows else []
     if tokens := sum(row.get("input_tokens", 0) + row.get("output_tokens", 0) for row in rows):
         parts.append(f"{tokens / max(elapsed, 1e-9):,.0f} tokens/s")
@@ -144,9 +144,9 @@ def show_speed(elapsed: float, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def failure_lines(report: Report | TreeReport) -> Iterator[Text]:
-    """What failed in a run."""
+    """The failures of a run."""
     if report.first_error:
-        yield Text(f"the first failure: {report.first_error}", "red")
+        yield Text(f"first failure: {report.first_error}", "red")
     if report.tool_failures:
         yield Text(str(report.tool_failures), "red")
 
@@ -167,7 +167,7 @@ def counted(number: int, one: str, many: str) -> str:
 
 
 def some(numbers: Sequence[int], most: int = 10) -> str:
-    """The first of some numbers, and how many more there are."""
+    """The first numbers, and how many more there are."""
     more = f" and {len(numbers) - most:,} more" if len(numbers) > most else ""
     return ", ".join(map(str, numbers[:most])) + more
 
@@ -182,7 +182,7 @@ def show_files(files: RunFiles) -> None:
 
 @contextmanager
 def progress_bar(what: str, total: int | None = None) -> Iterator[ProgressBar]:
-    """A progress bar, which is not shown before it is started."""
+    """A progress bar, hidden until it is started."""
     bar = ProgressBar(what, total)
     try:
         yield bar
@@ -192,7 +192,7 @@ def progress_bar(what: str, total: int | None = None) -> Iterator[ProgressBar]:
 
 @asynccontextmanager
 async def shown_progress(what: str, total: int | None = None) -> AsyncIterator[Callable[[], None]]:
-    """Progress of work that takes longer than two seconds; gives a function that counts one step."""
+    """Show progress of work that takes longer than two seconds; yields a function that counts one step."""
     with progress_bar(what, total) as bar:
         timer = asyncio.get_running_loop().call_later(BAR_DELAY_SECONDS, bar.start)
         try:
@@ -202,7 +202,7 @@ async def shown_progress(what: str, total: int | None = None) -> AsyncIterator[C
 
 
 def with_progress(what: str, rows: Iterable[T]) -> Iterator[T]:
-    """Rows, with progress if they take longer than two seconds."""
+    """Iterate over rows, with progress if that takes longer than two seconds."""
     with progress_bar(what) as bar:
         for row in rows:
             yield row
@@ -213,7 +213,7 @@ def with_progress(what: str, rows: Iterable[T]) -> Iterator[T]:
 
 @contextmanager
 def interruptible(what_is_kept: Callable[[], str]) -> Iterator[None]:
-    """Let Ctrl-C end the command with a message instead of a traceback."""
+    """End the command on Ctrl-C with a message instead of a traceback."""
     try:
         yield
     except KeyboardInterrupt:
@@ -222,20 +222,20 @@ def interruptible(what_is_kept: Callable[[], str]) -> Iterator[None]:
 
 
 def asides(entry: LogEntry) -> list[str]:
-    """What else an entry has: who made it, events, moves of the agent, other sessions, a migrated state."""
+    """Further facts of an entry: its author, events, moves of the agent, other sessions, a migrated state."""
     lines = [f"{name}({written_arguments(fields)})" for name, _, fields in entry.facts.get("events", ())]
     person = entry.facts.get("person" if entry.kind == "message" else "by")
     if person is not None and entry.kind != "abandoned":  # by another process
         lines.append(f"by {person}")
-    if (user := entry.facts.get("user")) is not None and entry.kind != "message":  # whose items have the name
+    if (user := entry.facts.get("user")) is not None and entry.kind != "message":  # a message's items have the name
         lines.append(f"for {user}")
     if entry.kind == "record":
         lines.append(f"at {when(entry.at)} UTC")
     if moves := entry.facts.get("moves"):
         lines.append(f"{', '.join(moves)}: the agent is {entry.facts['agent'].get('phase', 'idle')}")
     if instructions := entry.facts.get("instructions"):
-        lines.append(f"the environment tells the agent: {cut(instructions)}")
-    others = {"world": "it starts from", "replaces": "it takes the place of", "replaced_by": "its place was taken by"}
+        lines.append(f"instructions for the agent: {cut(instructions)}")
+    others = {"world": "starts from", "replaces": "replaces", "replaced_by": "replaced by"}
     lines += [f"{words} {entry.facts[fact]}" for fact, words in others.items() if fact in entry.facts]
     if "schema" in entry.facts and entry.kind != "seed":
         lines.append(f"the state was migrated to version {entry.facts['schema'][0]}")
@@ -248,7 +248,7 @@ def print_line(speaker: str, line: str, style: str = "") -> None:
 
 
 def print_hanging(label: Text, text: str, style: str = "", *, wrap: bool = True) -> None:
-    """Print a text after a label. Its further lines are indented by more, so that none can pose as another entry."""
+    """Print a text after a label. Further lines are indented more, so none can pose as another entry."""
     indent = Text(" " * (len(label) + 2))
     whole = Text(visible(text), style)
     parts = whole.wrap(console, max(console.width - len(indent), 20)) if wrap else whole.split("\n", allow_blank=True)
@@ -260,13 +260,13 @@ def print_hanging(label: Text, text: str, style: str = "", *, wrap: bool = True)
 
 
 def print_conversation(items: Iterable[tuple[Item, Sequence[str]]], longest: int | None = None) -> None:
-    """Print items of a conversation, each with what it changed in the state; at most `longest` characters of each."""
+    """Print items of a conversation with their state changes; at most `longest` characters of each."""
     for item, changes in items:
         left = inf if longest is None else longest
         for speaker, line in item_lines(item):
             if len(line) > left:
                 print_line(speaker, f"{line[: int(left)]}…")
-                print_line("", "and more; --json has all", "dim")
+                print_line("", "… cut; --json has all", "dim")
                 break
             print_line(speaker, line)
             left -= len(line)

@@ -1,4 +1,4 @@
-"""`stateroom reverify` and `stateroom replay`: recorded episodes, verified or run again."""
+"""`stateroom reverify` and `stateroom replay`: verify or run recorded episodes again."""
 
 from __future__ import annotations
 
@@ -49,31 +49,31 @@ from stateroom.state import brief
 from stateroom.store import Store
 
 MAX_ROWS = 10
-"""Tasks, reasons, differences, and lines of a difference, that are shown; --json has all."""
+"""Tasks, reasons, differences, and lines per difference that are shown; --json has all."""
 
 
 @options
 class RecordedOptions:
-    """What recorded episodes are read with: their environment, their tasks and the store of their sessions."""
+    """The environment, tasks and session store of recorded episodes."""
 
     env: Annotated[str, Field(description=ENVIRONMENT), Option("-e")]
     env_args: EnvArgs = field(default_factory=dict)
     input: Annotated[
         Path | None,
         Field(
-            description="Tasks as JSONL, for rollouts that lack the fields of their tasks, as NeMo Gym's may; found by "
+            description="Tasks as JSONL, for rollouts without the fields of their tasks, as from NeMo Gym; matched by "
             "prompt."
         ),
         Option("-i"),
     ] = None
     store: Annotated[
         str | None,
-        Field(description="The store of the sessions, as a URL; by default the SQLite file beside the rollouts."),
+        Field(description="The URL of the session store; by default the SQLite file beside the rollouts."),
         Option(variable=STORE_VARIABLE),
     ] = None
 
     def environment_of(self, rollouts: Path) -> Environment[Any, Any]:
-        """The environment, with the constructor's arguments of the run where no others are given."""
+        """The environment, with the run's constructor arguments unless others are given."""
         return environment_of_run(self.env, RunFiles(rollouts), self.env_args)
 
     async def open_store(self, stack: AsyncExitStack, environment: Environment[Any, Any], files: RunFiles) -> Store:
@@ -83,55 +83,55 @@ class RecordedOptions:
 
 @options
 class RescoreOptions(RecordedOptions):
-    """Which episodes are verified again, and where their new rewards go."""
+    """The options of `stateroom reverify`."""
 
     rollouts: Annotated[Path, Field(description="The rollouts file of a run.")] = field(kw_only=False)
     output: Annotated[
-        Path | None, Field(description="The new rollouts file; the others are named after it."), Option("-o")
+        Path | None, Field(description="The new rollouts file; other files are named after it."), Option("-o")
     ] = None
     force: Annotated[bool, Field(description="Replace the files of an earlier run at --output.")] = False
     judge_failed_only: Annotated[
-        bool, Field(description="Score only the episodes that have no reward because their judge failed.")
+        bool, Field(description="Score only episodes without a reward because their judge failed.")
     ] = False
     at: Annotated[
         int | None,
-        Field(description="Score the states at this revision; -1 is the step before the one that was scored."),
+        Field(description="Score the state at this revision; -1 is one step before the scored state."),
     ] = None
-    concurrency: Annotated[int, Field(ge=1, description="Episodes at a time."), Option("-c")] = 32
+    concurrency: Annotated[int, Field(ge=1, description="Concurrent episodes."), Option("-c")] = 32
     solved_threshold: Annotated[
         float | None,
-        Field(description="The reward from which an episode counts as solved, for pass@k; by default as in its run."),
+        Field(description="The lowest reward that counts as solved, for pass@k; by default as in the run."),
     ] = None
 
     def __post_init__(self) -> None:
         if self.judge_failed_only and (self.output is not None or self.at is not None):
             raise InvalidOption(
-                "judge_failed_only", "not together with --output or --at: the run itself gets its verdicts"
+                "judge_failed_only", "cannot be combined with --output or --at; the verdicts go to the run itself"
             )
         if self.output is None and not self.judge_failed_only:
-            raise InvalidOption("output", "say where the new rollouts go")
+            raise InvalidOption("output", "required: name the new rollouts file")
         if self.force and self.output is not None and self.output.resolve() == self.rollouts.resolve():
-            raise InvalidOption("force", "not for the rollouts themselves; give another --output")
+            raise InvalidOption("force", "cannot replace the rollouts themselves; give another --output")
 
 
 def reverify(options: RescoreOptions) -> Output:
-    """Rescore episodes with the current verifier, from their stored states.
+    """Rescore episodes with the current verifier, using their stored states.
 
-    Each row gets the verdict on the state that was scored before, with the
-    same task, response, random state and shared states; nothing is written to
-    the store. A row that cannot be scored honestly (its session is gone, say)
-    goes to the failures file, with the reason. After an interruption, the same
-    command continues.
+    Each row gets a new verdict on the state that was scored before, with the
+    same task, response, random state and shared states. The store does not
+    change. Rows that cannot be scored, for example because a session is gone,
+    go to the failures file with the reason. After an interruption, run the
+    same command again to continue.
 
-    No tool runs again, except for rollouts that name no sessions, such as NeMo
+    Tools do not run again, except for rollouts without sessions, such as NeMo
     Gym's: if the verifier reads more than the response, their calls run again
-    in memory, and must have the recorded outputs.
+    in memory, and must return the recorded outputs.
 
-    With --judge-failed-only, the episodes in a run's failures file whose judge
-    failed get their verdict: they move to the rollouts file, and the metrics
-    are those of all episodes. Those that fail again stay.
+    With --judge-failed-only, only the episodes in the failures file whose
+    judge failed are scored. They move to the rollouts file, and the metrics
+    are updated. Episodes that fail again stay.
 
-    The environment gets the --env-arg of the run, where you give no others.
+    The environment gets the --env-arg values of the run unless you give others.
 
     The exit code is 1 if no row could be scored.
 
@@ -145,7 +145,7 @@ def reverify(options: RescoreOptions) -> Output:
     files = RunFiles(options.output or options.rollouts)
     if options.force and options.output is not None:
         files.remove()
-    with interruptible(lambda: f"the same command continues with what is in {files.rollouts}"):
+    with interruptible(lambda: f"run the same command again to continue {files.rollouts}"):
         report = asyncio.run(_rescore(environment, options))
     return Output(
         lambda: _scores_data(report, files),
@@ -160,8 +160,7 @@ async def _rescore(environment: Environment[Any, Any], options: RescoreOptions) 
         store = None
         if environment.state_type is not None and (names_sessions(rollouts) or options.store or output is None):
             if options.store is None and not files.sessions.exists():
-                where = "say with --store where their sessions are"
-                raise NotFound(f"there is no {files.sessions} beside the rollouts; {where}")
+                raise NotFound(f"{files.sessions} does not exist; name the store of the sessions with --store")
             store = await options.open_store(stack, environment, files)
         total = len(unscored_rows(files)) if output is None else sum(1 for _ in read_lines(rollouts))
         step = await stack.enter_async_context(shown_progress("scoring episodes", total))
@@ -192,7 +191,7 @@ def _scores_data(report: RescoreReport, files: RunFiles) -> dict[str, Any]:
 
 
 def _rewards(report: RescoreReport) -> dict[str, Any]:
-    """How many rewards have changed, and their means."""
+    """The number of changed rewards, and the means."""
     changes = report.changes
     return {
         "up": sum(change.after > change.before for change in changes),
@@ -211,9 +210,9 @@ def _print_scores(name: str, report: RescoreReport, files: RunFiles, *, again: b
     say(Text.assemble((what, "bold"), (refused, "red")))
     if report.edited:
         what = counted(report.edited, "episode was", "episodes were")
-        say(f"{what} edited by a person, and not comparable", "yellow")
+        say(f"{what} edited by a person and cannot be compared", "yellow")
     for argument, (before, now) in report.changed_arguments.items():
-        say(f"--env-arg {argument} is {brief(now)} here, and was {brief(before)} in the run", "yellow")
+        say(f"--env-arg {argument} is {brief(now)}, but was {brief(before)} in the run", "yellow")
     _print_reasons(report.reasons)
     if report.rows and again:
         rewards = _rewards(report)
@@ -221,12 +220,12 @@ def _print_scores(name: str, report: RescoreReport, files: RunFiles, *, again: b
         row = [*(rewards[change] for change in ("up", "down", "same")), *means]
         print_table(("rewards: up#", "down#", "same#", "mean before#", "after#"), [row])
     elif report.rows:
-        say(f"the mean reward of all episodes is {number(report.metrics['agent_metrics']['mean/reward'])} now")
+        say(f"the mean reward of all episodes is now {number(report.metrics['agent_metrics']['mean/reward'])}")
     if tasks := report.tasks():
         console.print()
         rows = [(str(task.task), task.episodes, task.before, task.after) for task in tasks]
         columns = ("task#", "episodes#", "mean before#", "after#")
-        print_table(columns, rows, title="The tasks that changed most:", most=MAX_ROWS)
+        print_table(columns, rows, title="Largest changes:", most=MAX_ROWS)
     show_files(files)
 
 
@@ -237,15 +236,15 @@ def _print_reasons(reasons: Counter[str]) -> None:
 
 @options
 class ReplayOptions(RecordedOptions):
-    """What is run again, and what is compared."""
+    """The options of `stateroom replay`."""
 
     target: Annotated[
         str, Field(description="A session's id, or a rollouts file."), Option(metavar="SESSION|ROLLOUTS")
     ] = field(kw_only=False)
-    lenient: Annotated[bool, Field(description="Continue after a difference, and count them.")] = False
+    lenient: Annotated[bool, Field(description="Continue after a difference, and count all differences.")] = False
     reads: Annotated[
         Literal["skip", "check"],
-        Field(description="Skip calls that changed nothing, or check those in the responses, too."),
+        Field(description="Skip calls that changed nothing, or also check those in the responses."),
     ] = "skip"
 
 
@@ -253,16 +252,16 @@ def replay(options: ReplayOptions) -> Output:
     """Run recorded calls again, and compare the results with the record.
 
     Each episode runs in a fresh session in memory, with the same task, random
-    state, clock and call ids; nothing is written to the store. Outputs and
-    states are compared, and the first difference is shown. If the store no
-    longer has a row's session, the outputs in its response are compared.
-    The rollouts may be NeMo Gym's own.
-    External tools do not run: their results are taken from the log. Episodes
-    that used states which others change are refused. What a person edited is
-    copied from the log, and such an episode is named as not comparable.
+    state, clock and call ids. The store does not change. Outputs and states
+    are compared, and the first difference is shown. If the store no longer has
+    a session, only the outputs in the response are compared. You can also
+    replay rollouts written by NeMo Gym.
+    External tools do not run; their results are taken from the log. Episodes
+    that used shared states are refused. Edits by a person are copied from the
+    log, and these episodes are marked as not comparable.
 
-    The exit code is 1 if something differs, or if nothing comparable could be
-    replayed.
+    The exit code is 1 if anything differs, or if no comparable episode could
+    be replayed.
 
     Example: stateroom replay out/counter.jsonl --env counter --reads check
 
@@ -273,9 +272,9 @@ def replay(options: ReplayOptions) -> Output:
     if path.is_file():
         replays = asyncio.run(_replay_file(environment, path, options))
     elif options.store is None:
-        raise NotFound(f"there is no rollouts file {path}; for a session, say with --store where it is")
+        raise NotFound(f"the rollouts file {path} does not exist; to replay a session, give its --store")
     elif options.reads == "check":
-        raise InvalidOption("reads", "a session has none on record; its rollouts have")
+        raise InvalidOption("reads", "a session does not record reads; give its rollouts file")
     else:
         replays = [asyncio.run(_replay_session(environment, options.target, options.store, options.lenient))]
     differs = any(episode.differences for episode in replays)
@@ -318,23 +317,23 @@ def _sums(replays: list[Replay]) -> dict[str, int]:
 def _print_replays(name: str, replays: list[Replay], lenient: bool) -> None:
     sums = _sums(replays)
     what = f"{counted(sums['replayed'], 'episode', 'episodes')} of {name} replayed"
-    verdict = f": {counted(sums['differing'], 'differs', 'differ')}" if sums["differing"] else ": all as on record"
+    verdict = f": {counted(sums['differing'], 'differs', 'differ')}" if sums["differing"] else ": all match"
     if sums["edited"] == sums["replayed"] and not sums["differing"]:
         verdict = ""
     and_refused = f", {sums['refused']:,} refused" if sums["refused"] else ""
     style = "red" if sums["differing"] else "green"
     console.print(Text.assemble((what, "bold"), (verdict if sums["replayed"] else "", style), (and_refused, "red")))
-    columns = ("calls run again#", "reads#", "external, taken from the log#", "left out#", "differences#")
+    columns = ("calls rerun#", "reads#", "external, from the log#", "skipped#", "differences#")
     print_table(columns, [[sums[kind] for kind in ("calls", "reads", "taken", "left_out", "differences")]])
     for episode in [episode for episode in replays if episode.edited][:MAX_ROWS]:
         edits = ", ".join(episode.edited)
-        say(f"{_place(episode)}: edited {edits}; that was copied, and the episode is not comparable", "yellow")
+        say(f"{_place(episode)}: edited {edits}; the edits were copied, so the episode cannot be compared", "yellow")
     differences = [(episode, difference) for episode in replays for difference in episode.differences]
     for episode, difference in differences[:MAX_ROWS]:
         _print_difference(episode, difference)
     print_hidden(len(differences) - MAX_ROWS)
     if differences and not lenient:
-        console.print("The replay stopped there; --lenient continues.", style="dim")
+        console.print("The replay stopped there; continue with --lenient.", style="dim")
     reasons = [
         episode.refused.replace(repr(episode.session), "…") for episode in replays if episode.refused is not None
     ]

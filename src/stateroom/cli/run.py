@@ -37,10 +37,10 @@ from stateroom.rollout import (
 from stateroom.store import without_secrets
 
 NOT_ALL_STARTED = 3
-"""The exit code of a run whose --max-cost was reached."""
+"""The exit code of a run that reached --max-cost."""
 
 MAX_PASSES_SHOWN = 3
-"""Columns of pass@k, where there is a line for each environment."""
+"""The most pass@k columns in a table with one line per environment."""
 
 
 def run(
@@ -56,19 +56,19 @@ def run(
 
     Resume a run: stateroom run counter --model noisy --output runs/a.jsonl --resume
 
-    Groups that start from one state: stateroom run counter --model noisy --group 8
+    Groups that start from the same state: stateroom run counter --model noisy --group 8
 
     On a server: stateroom run counter --server http://127.0.0.1:8000
 
     On all cores: stateroom run counter --model noisy --repeats 100 --engine processes
 
-    A run of a file: stateroom run --config stateroom.yaml NAME run.repeats=8
+    A run from a file: stateroom run --config stateroom.yaml NAME run.repeats=8
     """
     names, changes = names_and_overrides([given.typed.get("environment", ""), *(overrides or ())], config)
     if not config:
         return _carry_out({"": RunPlan.of(given.options({}))})
     if len(names) > 1:
-        raise BadConfig(f"name one run, not {', '.join(names)}")
+        raise BadConfig(f"name a single run, not {', '.join(names)}")
     name = names[0] if names else None
     configuration = Configuration.load(config, changes, name)
     options = run_options(configuration, configuration.run_named(name), given)
@@ -76,10 +76,9 @@ def run(
 
 
 def _carry_out(plans: Mapping[str, RunPlan]) -> Output:
-    """Carry out plans one after another.
+    """Run plans one after another.
 
-    The exit code is 1 if every episode failed, or if a resumed run would try some of them again; 3 if some were not
-    started.
+    The exit code is 1 if every episode failed or a resumed run would retry some; 3 if some were not started.
     """
     for plan in plans.values():
         warn_of_missing_prompts(plan.environment, plan.tasks)
@@ -129,7 +128,7 @@ def _reports_data(reports: Mapping[str, tuple[RunPlan, Report]]) -> dict[str, An
 
 
 def _overall(reports: Mapping[str, tuple[RunPlan, Report]]) -> dict[str, Any]:
-    """What was measured in the episodes of several environments together."""
+    """The total time and cost of several environments."""
     done = [report for _, report in reports.values()]
     new = (row for report in done for row in report.rows[report.earlier :])
     solved_threshold = next(plan.options.solved_threshold for plan, _ in reports.values())
@@ -142,7 +141,7 @@ def _overall(reports: Mapping[str, tuple[RunPlan, Report]]) -> dict[str, Any]:
 
 
 def _print_reports(reports: Mapping[str, tuple[RunPlan, Report]]) -> None:
-    """Print the reports of several environments, and what they come to together."""
+    """Print the reports of several environments, and their totals."""
     overall = _overall(reports)
     figures = {name: measured(report) for name, (_, report) in reports.items()}
     show_metrics({**figures, "overall": (overall["episodes"], overall["failed"], overall["metrics"])})
@@ -156,7 +155,7 @@ def _print_reports(reports: Mapping[str, tuple[RunPlan, Report]]) -> None:
 
 
 def measured(report: Report) -> tuple[int, int, Mapping[str, float]]:
-    """How many episodes there were, how many failed, and the metrics of the others."""
+    """The number of episodes, the number that failed, and the metrics of the others."""
     return report.episodes, report.failed, report.metrics["agent_metrics"]
 
 
@@ -175,18 +174,18 @@ def show_metrics(figures: Mapping[str, tuple[int, int, Mapping[str, float]]]) ->
 
 
 def _notes(plan: RunPlan, report: Report) -> list[Text]:
-    """What a person should know besides the metrics: who waits, and what failed."""
+    """Notes below the metrics: waiting agents, failures and unstarted episodes."""
     notes = []
     if report.waiting:
         answer = f"stateroom sessions answer {report.waiting[0]} TEXT --store {without_secrets(plan.store)}"
         notes.append(Text(f"{report.waiting[0]} waits for input: {answer}, then --resume"))
     if report.transient:
         failures = counted(report.transient, "failure", "failures")
-        notes.append(Text(f"{failures} may pass: --resume tries them again", "red"))
+        notes.append(Text(f"{failures} may be temporary; retry them with --resume", "red"))
     if report.not_started:
         left = counted(report.not_started, "episode was", "episodes were")
-        spent = f"{left} not started: the others have cost {report.cost:,.4g}"
-        notes.append(Text(f"{spent}; --resume with a higher --max-cost runs them", "yellow"))
+        spent = f"{left} not started, because the others cost {report.cost:,.4g}"
+        notes.append(Text(f"{spent}; run them with --resume and a higher --max-cost", "yellow"))
     return [*notes, *failure_lines(report)]
 
 

@@ -1,4 +1,4 @@
-"""`stateroom runs`, `show`, `compare` and `profile`: the runs in a folder, their episodes, and how they differ."""
+"""`stateroom runs`, `show`, `compare` and `profile`: look at the runs in a folder and compare them."""
 
 from __future__ import annotations
 
@@ -53,22 +53,22 @@ from stateroom.state import cut_pair
 from stateroom.store import Store
 
 MAX_EPISODES = 3
-"""Episodes that are shown if none are chosen."""
+"""Episodes shown by default."""
 
 MAX_ITEM_CHARACTERS = 800
-"""Characters of an item that are shown; --json has all."""
+"""Characters shown per item; --json has all."""
 
 MAX_PAIR_CHARACTERS = 120
-"""Characters of each of two items that are shown side by side."""
+"""Characters shown per item in a comparison."""
 
 STYLES: dict[Literal["won", "lost", "tied"], str] = {"won": "green", "lost": "red", "tied": ""}
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="The folder; those in it are searched too.")] = Path("rollouts"),
+    folder: Annotated[Path, typer.Argument(help="The folder; subfolders are searched too.")] = Path("rollouts"),
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many runs.")] = 50,
 ) -> Output:
-    """List the runs in a folder, the newest first. Runs that are under way, or were killed, are listed too.
+    """List the runs in a folder, newest first, including running and interrupted ones.
 
     Example: stateroom runs
 
@@ -100,31 +100,27 @@ def _print_runs(runs: list[RunSummary], folder: Path, limit: int) -> None:
             made.add_row(warning, style="yellow")
     console.print(made)
     if len(runs) > limit:
-        console.print(f"the newest {limit} of {len(runs)}; --limit shows more", style="dim")
+        console.print(f"the newest {limit} of {len(runs)}; show more with --limit", style="dim")
 
 
 async def show(
     run: RunPath,
     task: Annotated[int | None, typer.Option(min=0, help="Only episodes of this task.")] = None,
     rollout: Annotated[int | None, typer.Option(min=0, help="Only the episode with this rollout index.")] = None,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Only episodes without a reward, because something broke down.")
-    ] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Only failed episodes, which have no reward.")] = False,
     lowest: Annotated[int | None, typer.Option(min=1, help="Only the N episodes with the lowest rewards.")] = None,
-    store: Annotated[
-        str | None, typer.Option(help="The store of the sessions, as a URL; by default that of the run.")
-    ] = None,
+    store: Annotated[str | None, typer.Option(help="The URL of the session store; by default that of the run.")] = None,
 ) -> Output:
-    """Show episodes of a run: what was said, what each call changed in the state, and the verdict with its reason.
+    """Show episodes of a run: messages, calls with their state changes, and the verdict with its reason.
 
-    The run names its store itself. Without the store, episodes are shown without state changes.
+    If the session store is not available, episodes are shown without state changes.
 
     Example: stateroom show rollouts/counter.jsonl --lowest 5
 
     Example: stateroom show rollouts/counter.jsonl --task 3 --rollout 1
     """
     if failed and lowest is not None:
-        raise InvalidOption("lowest", "not together with --failed: such episodes have no reward")
+        raise InvalidOption("lowest", "cannot be combined with --failed, because failed episodes have no reward")
     stored = StoredRun.find(run)
     chosen = [
         episode
@@ -134,9 +130,9 @@ async def show(
     if not chosen:
         file = stored.files.rollouts
         raise NotFound(
-            f"no such episode of {file} failed; --lowest 5 shows those with the lowest rewards"
+            f"{file} has no failed episode that matches; show the lowest rewards with --lowest 5"
             if failed
-            else f"{file} has no such episode"
+            else f"{file} has no episode that matches"
         )
     total = len(chosen)
     if lowest is not None:
@@ -153,7 +149,7 @@ async def show(
             _print_episode(episode, conversation)
         if total > len(episodes):
             shown = f"{len(episodes)} of {counted(total, 'episode', 'episodes')}, the lowest rewards first"
-            console.print(f"{shown}; choose with --task, --rollout, --failed or --lowest")
+            console.print(f"{shown}; choose others with --task, --rollout, --failed or --lowest")
         if missing:
             note(f"without state changes: {missing}")
 
@@ -161,12 +157,12 @@ async def show(
 
 
 def _lowest(episodes: Iterable[StoredEpisode], most: int) -> list[StoredEpisode]:
-    """The episodes with the lowest rewards; first those that failed, which have none."""
+    """The episodes with the lowest rewards, after the failed ones, which have none."""
     return nsmallest(most, episodes, lambda episode: (-inf if episode.reward is None else episode.reward, episode.task))
 
 
 async def _read(run: StoredRun, episodes: list[StoredEpisode], store: str | None) -> tuple[list[Said], str | None]:
-    """What was said in each episode, and why there are no state changes if there are none."""
+    """The conversation of each episode and, if state changes are missing, the reason."""
     async with AsyncExitStack() as stack:
         opened: Store | None = None
         missing = None
@@ -177,27 +173,27 @@ async def _read(run: StoredRun, episodes: list[StoredEpisode], store: str | None
             except StateroomError as error:
                 if store is not None:
                     raise
-                missing = f"{error}; say with --store where the sessions are"
+                missing = f"{error}; name the session store with --store"
         else:
             missing = _missing_store(run)
         conversations = []
         for episode in episodes:
             try:
                 conversations.append(await episode.said(opened))
-            except StateroomError as error:  # the session has expired, say
+            except StateroomError as error:  # such as an expired session
                 conversations.append(await episode.said(None))
                 missing = str(error)
         return conversations, missing
 
 
 def _missing_store(run: StoredRun) -> str | None:
-    """Why the sessions of a run are in no store; None if it has no states."""
+    """Why the sessions of a run are in no store; None for a stateless environment."""
     known = run.description
     if known is None:
-        return f"there is no {run.files.description}; say with --store where the sessions are"
+        return f"{run.files.description} does not exist; name the session store with --store"
     if known.server is not None:
         return f"the sessions are on the server {known.server}"
-    return None if known.store is None else "the run has kept its sessions only in memory"
+    return None if known.store is None else "the run kept its sessions only in memory"
 
 
 def _print_episode(episode: StoredEpisode, conversation: Said) -> None:
@@ -217,7 +213,7 @@ def _print_episode(episode: StoredEpisode, conversation: Said) -> None:
 
 
 def verdict_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """Why an episode has its reward, or none, each with a name."""
+    """The reward with its reason and components, or the error, each with a label."""
     if "_ng_failure_class" in row:
         return [("error", str(row.get("error")))]
     parts = [("verdict", f"reward {number(row['reward'])}" + (f": {row['reason']}" if row.get("reason") else ""))]
@@ -226,10 +222,10 @@ def verdict_lines(row: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def compare(first: RunPath, second: RunPath) -> Output:
-    """Compare two runs of the same tasks: which the second has won and lost, by how much, and where they part.
+    """Compare two runs of the same tasks: wins, losses, the difference, and where episodes diverge.
 
-    The reward of a task is the mean over its episodes. The difference is the mean over the tasks; its interval is a
-    bootstrap by task. Of each task that changed, the first two episodes with different rewards are compared.
+    The reward of a task is the mean over its episodes. The difference is the mean over tasks, with a bootstrap
+    interval by task. For each changed task, the first two episodes with different rewards are compared.
 
     Example: stateroom compare rollouts/before.jsonl rollouts/after.jsonl
     """
@@ -242,7 +238,9 @@ def compare(first: RunPath, second: RunPath) -> Output:
             say(f"{letter}: {run.files.rollouts}{by}")
         _print_comparison(comparison)
         if changed := [task for task in comparison.tasks if task.outcome != "tied"]:
-            print_table(("task#", "A#", "B#", "B - A#", "where they part"), [*map(_difference, changed)], most=MAX_ROWS)
+            print_table(
+                ("task#", "A#", "B#", "B - A#", "where they diverge"), [*map(_difference, changed)], most=MAX_ROWS
+            )
             where = "" if changed[0].rollout is None else f" --rollout {changed[0].rollout}"
             for path in (first, second):
                 say(f"$ stateroom show {path} --task {changed[0].task}{where}", "dim")
@@ -288,34 +286,34 @@ def _print_comparison(comparison: RunComparison) -> None:
 
 
 def _difference(task: TaskComparison) -> tuple[Any, ...]:
-    """The rewards of a task in two runs, and where two of its episodes part."""
+    """The rewards of a task in two runs, and where two of its episodes diverge."""
     if task.divergence is not None:
         pair = (_line(task.divergence.first), _line(task.divergence.second))
         one, other = cut_pair(*pair, MAX_PAIR_CHARACTERS)
         parting = f"rollout {task.rollout}, item {task.divergence.item}\nA {one}\nB {other}"
     else:
-        parting = "no two episodes of the same rollout index differ" if task.rollout is None else "not in what was said"
+        parting = "no rollout index has different rewards" if task.rollout is None else "same conversation"
     return str(task.task), task.first, task.second, Text(f"{task.difference:+.3g}", STYLES[task.outcome]), parting
 
 
 def _line(item: Item | None) -> str:
     if item is None:
         return "ends"
-    (speaker, first), *others = item_lines(item, width=maxsize)  # what differs may be far behind
+    (speaker, first), *others = item_lines(item, width=maxsize)  # the difference may be far into the text
     return " ".join([f"{speaker}: {first}", *(line for _, line in others)])
 
 
 def _warnings(comparison: RunComparison) -> list[str]:
     lists = {
-        "left out, since these tasks differ": comparison.different,
+        "skipped, because these tasks differ": comparison.different,
         "only A has a reward for": comparison.only_first,
         "only B has a reward for": comparison.only_second,
     }
     warnings = [f"{words}: task {some(tasks)}" for words, tasks in lists.items() if tasks]
     if comparison.edited:
-        what = counted(len(comparison.edited), "episode that a person edited is", "episodes that people edited are")
+        what = counted(len(comparison.edited), "episode was", "episodes were")
         tasks = sorted({task for task, _ in comparison.edited})
-        warnings.append(f"left out, since {what} not comparable: task {some(tasks)}")
+        warnings.append(f"skipped, because {what} edited by a person: task {some(tasks)}")
     return warnings
 
 
@@ -323,16 +321,16 @@ def profile(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Rollouts files, their names without .jsonl, or folders of runs.", show_default=False, metavar="RUN..."
+            help="Runs: rollouts files, names without .jsonl, or folders.", show_default=False, metavar="RUN..."
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the tasks that carry signal to this JSONL file.")
+        Path | None, typer.Option("--output", "-o", help="Write the tasks with signal to this JSONL file.")
     ] = None,
 ) -> Output:
-    """Show how difficult the tasks of runs are: how often each is solved, and the spread of its rewards.
+    """Show how difficult the tasks of runs are: solve rates, and the spread of rewards.
 
-    A task carries signal if its episodes have different rewards. One that is always or never solved teaches nothing.
+    A task carries a training signal if its episodes have different rewards.
 
     Example: stateroom profile rollouts/counter.jsonl
 
@@ -344,7 +342,9 @@ def profile(
     if output is not None:
         environments = sorted({task.environment for task in tasks})
         if len(environments) > 1:
-            raise InvalidOption("output", f"a task file is of one environment, not of {', '.join(environments)}")
+            raise InvalidOption(
+                "output", f"a task file must have tasks of one environment, not of {', '.join(environments)}"
+            )
         replace_lines(output, (line_of(task.row()) for task in chosen))
 
     def print_all() -> None:
@@ -382,4 +382,4 @@ def _print_profile(tasks: list[TaskProfile], runs: str) -> None:
     columns = ("environment", "task#", "episodes#", "solved#", "reward#", "std#", "min#", "max#", "signal")
     print_table(columns, rows, most=MAX_ROWS)
     if single := sum(len(task.rewards) == 1 for task in tasks):
-        note(f"{counted(single, 'task has', 'tasks have')} one episode, which tells no spread: run them with --repeats")
+        note(f"{counted(single, 'task has', 'tasks have')} one episode, which shows no spread; run them with --repeats")

@@ -1,4 +1,4 @@
-"""`stateroom serve`, `studio`, `mcp` and `model`: what answers other programs, or a person in a browser."""
+"""`stateroom serve`, `studio`, `mcp` and `model`: serve other programs, or a person in a browser."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from stateroom.server import Extension
 
 STORE, RUNS = "sqlite:///stateroom.db", Path("rollouts")
-"""Where `stateroom serve` and `stateroom run` write."""
+"""The folder that `stateroom serve` and `stateroom run` write to."""
 
 
 class ServeCommand(TyperCommand):
@@ -53,10 +53,10 @@ class ServeCommand(TyperCommand):
 
 
 def serve(given: OptionSources[ServeWithStudio], config: ConfigFiles = None) -> None:
-    """Serve environments over HTTP and MCP: one at the root, several under /NAME/.
+    """Serve environments over HTTP and MCP: a single one at the root, several under /NAME/.
 
-    Session tokens are signed with STATEROOM_SECRET, or with a secret that is made on first use and kept in your data
-    folder. Several secrets, separated by commas, let a new one take over: the first signs.
+    Session tokens are signed with STATEROOM_SECRET, or with a secret that is created on first use and kept in your data
+    folder. To rotate secrets, separate them by commas: the first one signs, and all are accepted.
 
     Example: stateroom serve counter
 
@@ -66,11 +66,11 @@ def serve(given: OptionSources[ServeWithStudio], config: ConfigFiles = None) -> 
 
     With an agent for NeMo Gym's rollout collection: stateroom serve counter --agent reference
 
-    With a page for people: stateroom serve counter --studio
+    With Studio, a web page: stateroom serve counter --studio
 
     While you write an environment: stateroom serve mine.py:MyEnvironment --reload
 
-    Environments of a file, as it says: stateroom serve --config stateroom.yaml NAME serve.port=9000
+    Environments from a file: stateroom serve --config stateroom.yaml NAME serve.port=9000
     """
     names, changes = names_and_overrides(given.typed.get("environments", ()), config)
     chosen = serve_options(Configuration.load(config, changes), names, given) if config else given.options({})
@@ -79,7 +79,7 @@ def serve(given: OptionSources[ServeWithStudio], config: ConfigFiles = None) -> 
 
 @options
 class OpenOptions(StudioOptions, ListenOptions):
-    """Which sessions and runs Studio is opened on, and where."""
+    """The sessions and runs that Studio shows, and its address."""
 
     store: Annotated[
         str | None,
@@ -94,20 +94,18 @@ class OpenOptions(StudioOptions, ListenOptions):
         ),
         Option("-m"),
     ] = None
-    api_key_env: Annotated[
-        str | None, Field(description="The environment variable with the key of the model's server.")
-    ] = None
-    port: Annotated[int, Field(ge=0, le=65535, description="The port; 0 takes a free one.")] = 8008
+    api_key_env: Annotated[str | None, Field(description="The environment variable with the model's API key.")] = None
+    port: Annotated[int, Field(ge=0, le=65535, description="The port; 0 chooses a free one.")] = 8008
     mode: Annotated[
-        Literal["read", "full"], Field(description="What Studio allows: to read, or also to change sessions.")
+        Literal["read", "full"], Field(description="The mode of Studio: read-only, or full to also change sessions.")
     ] = "full"
-    browser: Annotated[bool, Field(description="Open the page in a browser, if there is a display.")] = True
+    browser: Annotated[bool, Field(description="Open the page in a browser if there is a display.")] = True
 
 
 def studio(given: OpenOptions) -> None:
-    """Open Studio, a web page, on the sessions of a store and the runs in a folder.
+    """Open Studio, a web page for the sessions of a store and the runs in a folder.
 
-    Sessions that have expired stay in the store: Studio removes nothing by itself.
+    Studio does not remove expired sessions.
 
     Example: stateroom studio --store sqlite:///rooms.db
 
@@ -115,7 +113,9 @@ def studio(given: OpenOptions) -> None:
 
     And to let a model continue them: stateroom studio counter --model reference
     """
-    if given.store is not None and not given.environments:  # with an environment, sessions can be made in a new one
+    if (
+        given.store is not None and not given.environments
+    ):  # with an environment, you can create sessions in a new store
         check_exists(given.store)
     extension = studio_of(given.mode, given, opens_browser=given.browser and _has_display())
     served = {**common_options(given, ServeOptions), "store": given.store or _default_store(given)}
@@ -123,7 +123,7 @@ def studio(given: OpenOptions) -> None:
 
 
 def start(given: ServeOptions, extensions: Sequence[Extension], *, for_operator: bool = False) -> None:
-    """Start a server that tells at the terminal what a person should read."""
+    """Start a server that reports to the terminal."""
     with needs("to serve", "server"):
         from stateroom.server import start_server  # noqa: PLC0415 - not every command needs a server
     start_server(
@@ -141,13 +141,13 @@ def studio_of(mode: Literal["read", "full"], given: StudioOptions, *, opens_brow
     with needs("Studio", "server"):
         from stateroom.studio import Studio  # noqa: PLC0415 - not every command needs a server
     if given.runs is not None and not given.runs.is_dir():
-        raise InvalidOption("runs", f"there is no folder {str(given.runs)!r}")
+        raise InvalidOption("runs", f"the folder {str(given.runs)!r} does not exist")
     folder = given.runs or (RUNS if RUNS.is_dir() else None)
     return Studio(mode, given.studio_token or None, None if folder is None else folder.resolve(), opens_browser)
 
 
 def _default_store(given: OpenOptions) -> str:
-    """The file that `stateroom serve` writes; where there is none, reading makes none."""
+    """The store of `stateroom serve`; in memory if its file does not exist, because reading must not create one."""
     return STORE if given.environments or Path("stateroom.db").exists() else "memory://"
 
 
@@ -166,12 +166,12 @@ class MCPOptions(EnvironmentOptions):
 
 
 def mcp(options: MCPOptions, task: TaskNumber = 0) -> None:
-    """Serve an environment over MCP at standard input and output, in a new session.
+    """Serve an environment over MCP on standard input and output, in a new session.
 
-    MCP clients start this command themselves; give it to them in their list
-    of servers. The session is for the first task, or for --task N, and its
-    prompt is the server's instructions. The session stays in the store when
-    the client leaves. `stateroom serve` serves MCP over HTTP.
+    MCP clients start this command themselves; add it to their list of servers.
+    The session is for the first task, or for --task N, and its prompt becomes
+    the server's instructions. The session stays in the store when the client
+    disconnects. For MCP over HTTP, use `stateroom serve`.
 
     Example: stateroom mcp counter
 
@@ -190,9 +190,9 @@ def mcp(options: MCPOptions, task: TaskNumber = 0) -> None:
 
 
 OTHER_KINDS = frozenset({"openai", "responses", "chat", "replay", "local"})
-"""What comes after these is no environment, whatever it is called."""
+"""Prefixes of specs that never name an environment."""
 
-models = Commands(help="Models: serve one to other programs.", callback=lambda: None)
+models = Commands(help="Serve a model to other programs.", callback=lambda: None)
 
 
 @models.command("serve")
@@ -206,21 +206,21 @@ def serve_model(
         ),
     ],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 9000,
-    max_calls: Annotated[int, typer.Option(min=1, help="Requests in flight.")] = 1024,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 chooses a free one.")] = 9000,
+    max_calls: Annotated[int, typer.Option(min=1, help="The maximum number of concurrent requests.")] = 1024,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A name that requests may be for, besides localhost. Repeatable.", show_default=False),
+        typer.Option(help="An allowed host name, besides localhost. Repeatable.", show_default=False),
     ] = None,
     store: Annotated[
-        str, typer.Option(envvar=STORE_VARIABLE, help="Where conversations are kept, as a store's URL.")
+        str, typer.Option(envvar=STORE_VARIABLE, help="The URL of the store for conversations.")
     ] = "memory://",
 ) -> None:
-    """Serve a model by OpenAI's APIs, Responses, Chat Completions and Conversations, under /v1. No key is asked for.
+    """Serve a model with OpenAI's APIs (Responses, Chat Completions, Conversations) under /v1, without authentication.
 
     Example: stateroom model serve reference:counter
 
-    A small model of this machine: stateroom model serve local --port 9001
+    A small model on this machine: stateroom model serve local --port 9001
     """
     with needs("to serve", "server"):
         from stateroom.server import Limits, bind, hosts_at, run_model  # noqa: PLC0415 - not every command needs it
@@ -231,7 +231,7 @@ def serve_model(
 
 
 def _open(spec: str) -> ModelSource:
-    """The model that a spec stands for: a policy of an environment's, or any that can be chosen for a run."""
+    """The model for a spec: a policy of an environment, or any model of a run."""
     kind, _, env = spec.partition(":")
     if kind in OTHER_KINDS:
         return open_model(spec, {})
@@ -240,10 +240,12 @@ def _open(spec: str) -> ModelSource:
             return open_model(spec, {})
         except NotFound as error:
             known = ", ".join(registered()) or "none"
-            raise NotFound(f"{error}; a policy is served as POLICY:ENV, of one of the environments {known}") from None
+            raise NotFound(
+                f"{error}; to serve a policy, give POLICY:ENV with one of the environments {known}"
+            ) from None
     policies = {f"{name}:{env}": policy for name, policy in find_environment(env).policies.items()}
     if spec not in policies:
-        raise NotFound(f"{env} has no policy {kind!r}; there are: {', '.join(policies) or 'none'}")
+        raise NotFound(f"{env} has no policy {kind!r}; available: {', '.join(policies) or 'none'}")
     return open_model(spec, policies)
 
 
@@ -253,4 +255,4 @@ def _announce(source: ModelSource, listening: socket) -> None:
     env = source.name.rpartition(":")[2]
     run = f"stateroom run {env if env in registered() else 'ENV'} --model 'chat:{source.name}@{url}'"
     say(f"{source.name}: {url}")
-    say(f"try: {run}   stop with Ctrl-C")
+    say(f"try: {run}   (stop with Ctrl-C)")

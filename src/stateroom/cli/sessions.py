@@ -1,4 +1,4 @@
-"""`stateroom sessions`: look into a store, and speak to the agents in it."""
+"""`stateroom sessions`: inspect the sessions of a store, and answer or cancel their agents."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from stateroom.session import (
 from stateroom.state import ChangeData, differences, lines
 from stateroom.store import Head, HeadFilter, Order
 
-app = Commands(help="Look at the sessions in a store, and speak to their agents.")
+app = Commands(help="Inspect the sessions of a store, and answer, cancel or undo what their agents do.")
 
 
 @options
@@ -62,11 +62,11 @@ class SessionOptions(StoreOptions):
 
 @options
 class AgentOptions(SessionOptions):
-    """A session in a store, with its environment, which alone can change it."""
+    """A session in a store with its environment, which is needed to change the session."""
 
     env: Annotated[
         str | None,
-        Field(description="The session's environment, module:Class or path.py:Class, if it is not registered."),
+        Field(description="The environment of the session, module:Class or path.py:Class, if it is not registered."),
         Option("-e"),
     ] = None
     env_args: EnvArgs = field(default_factory=dict)
@@ -88,7 +88,7 @@ class AgentOptions(SessionOptions):
         if name == ThreadEnvironment.name:
             return ThreadEnvironment
         if name not in registered():
-            raise NotFound(f"the session is of {name}, which is not registered here: say with --env where it is")
+            raise NotFound(f"the environment {name} of the session is not registered here; name its class with --env")
         return find_environment(name)
 
 
@@ -96,12 +96,12 @@ class AgentOptions(SessionOptions):
 async def list_sessions(
     options: StoreOptions,
     env: OnlyEnv = None,
-    everything: Annotated[bool, typer.Option("--all", help="Worlds and shared states too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also list worlds and shared states.")] = False,
     phase: Annotated[str | None, typer.Option(help="Only sessions whose agent is in this phase, such as done.")] = None,
-    order: Annotated[Order, typer.Option(help="What comes first; by reward, only sessions with a verdict.")] = "newest",
+    order: Annotated[Order, typer.Option(help="The order; by reward lists only sessions with a verdict.")] = "newest",
     limit: Annotated[int, typer.Option(min=1, help="Show at most N.")] = 20,
 ) -> Output:
-    """List sessions, the newest first.
+    """List sessions, newest first.
 
     Example: stateroom sessions list --store sqlite:///rooms.db
 
@@ -137,11 +137,11 @@ def _print_heads(heads: list[Head], limit: int) -> None:
         rows = [(folded(head.id, 2 * ID_LENGTH), str(head.revision), when(head.created)) for head in shared]
         print_table(("world or shared state!", "revision#", "created (UTC)!"), rows)
     if len(heads) == limit:
-        console.print(f"the first {limit}; --limit shows more", style="dim")
+        console.print(f"the first {limit}; show more with --limit", style="dim")
 
 
 def _is_shared(head: Head) -> bool:
-    """Whether this is a world or a shared state, and no episode's session."""
+    """Whether this is a world or a shared state rather than the session of an episode."""
     return head.id.startswith(SHARED_IDS)
 
 
@@ -149,9 +149,9 @@ def _is_shared(head: Head) -> bool:
 async def show(
     options: SessionOptions,
     at: Annotated[int | None, typer.Option(min=1, help="The revision to show; by default the newest.")] = None,
-    diff: Annotated[int | None, typer.Option(min=1, help="Show what differs from this revision.")] = None,
+    diff: Annotated[int | None, typer.Option(min=1, help="Show the changes since this revision.")] = None,
 ) -> Output:
-    """Show a session's state and where its agent stands, at any revision, or what differs between two.
+    """Show the state of a session and its agent at any revision, or the changes between two.
 
     Example: stateroom sessions show ID --store sqlite:///rooms.db --at 3
 
@@ -186,7 +186,7 @@ async def show(
 
 @app.command()
 async def log(options: SessionOptions) -> Output:
-    """Show everything that happened in a session, with what each step changed.
+    """Show the log of a session, with the state changes of each step.
 
     Example: stateroom sessions log ID --store sqlite:///rooms.db
     """
@@ -196,7 +196,7 @@ async def log(options: SessionOptions) -> Output:
 
 @app.command()
 async def transcript(options: SessionOptions) -> Output:
-    """Show the transcript of a session: messages of the user and the agent, tool calls and their results.
+    """Show the transcript of a session: messages, tool calls and their results.
 
     Example: stateroom sessions transcript ID --store sqlite:///rooms.db
     """
@@ -217,9 +217,9 @@ async def transcript(options: SessionOptions) -> Output:
 @app.command()
 async def answer(
     options: AgentOptions,
-    text: Annotated[str, typer.Argument(help="The answer to its agent's question.", show_default=False)],
+    text: Annotated[str, typer.Argument(help="The answer to the agent's question.", show_default=False)],
 ) -> Output:
-    """Answer the question of an agent that waits. The next process that runs the agent continues with this answer.
+    """Answer the question of a waiting agent. The next process that runs the agent continues with this answer.
 
     Example: stateroom sessions answer ID yes --store sqlite:///rooms.db
     """
@@ -230,9 +230,9 @@ async def answer(
 @app.command()
 async def cancel(
     options: AgentOptions,
-    reason: Annotated[str, typer.Option(help="Why, for the log.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, for the log.")] = "",
 ) -> Output:
-    """Cancel what a session's agent is doing. The process that runs it stops before its next step.
+    """Cancel the agent of a session. The process that runs it stops before the next step.
 
     Example: stateroom sessions cancel ID --store sqlite:///rooms.db --reason "it takes too long"
     """
@@ -249,18 +249,18 @@ def _status_data(agent: AgentStatus) -> dict[str, Any]:
 
 
 def _print_status(agent: AgentStatus) -> None:
-    """Print where an agent stands; nothing if there was never any."""
+    """Print the status of an agent, if the session has one."""
     if agent.said:
         asked = "" if agent.question is None else f", and asks: {agent.question}"
         say(f"the agent is {agent.phase}{asked}", "yellow")
 
 
-Steps = Annotated[int, typer.Option(min=1, help="How many steps.")]
+Steps = Annotated[int, typer.Option(min=1, help="The number of steps.")]
 
 
 @app.command()
 async def undo(options: AgentOptions, steps: Steps = 1) -> Output:
-    """Take back the last steps of a session: calls, edits, and messages with what the agent did about them.
+    """Undo the last steps of a session: calls, edits, and messages with the agent's response.
 
     Example: stateroom sessions undo ID --store sqlite:///rooms.db --steps 2
     """
@@ -269,7 +269,7 @@ async def undo(options: AgentOptions, steps: Steps = 1) -> Output:
 
 @app.command()
 async def redo(options: AgentOptions, steps: Steps = 1) -> Output:
-    """Do again what was undone last, unless something else was done since.
+    """Redo the steps that were undone last, if nothing else has happened since.
 
     Example: stateroom sessions redo ID --store sqlite:///rooms.db
     """
@@ -287,13 +287,13 @@ async def _travel(
 
 
 async def read_log(options: SessionOptions) -> list[tuple[LogEntry, list[ChangeData]]]:
-    """The entries of a session, each with what it changed."""
+    """The entries of a session with their changes."""
     async with options.open() as store:
         return [step async for step in LogReader(store, options.session).read()]
 
 
 def print_log(steps: list[tuple[LogEntry, list[ChangeData]]]) -> None:
-    """A log as a readable transcript with state changes."""
+    """Print a log as a readable transcript with state changes."""
     for entry, changes in steps:
         label = Text.assemble(f"{entry.revision:>4}  ", (f"{entry.kind:<10} ", "bold"))
         print_hanging(label, entry_line(entry), wrap=console.is_terminal)

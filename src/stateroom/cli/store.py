@@ -1,4 +1,4 @@
-"""`stateroom store` and `stateroom migrate`: maintenance of a store."""
+"""`stateroom store` and `stateroom migrate`: maintain a store."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ from stateroom.session import (
 from stateroom.state import State, schema_of
 from stateroom.store import Head, HeadFilter, Status, Store, open_store
 
-app = Commands(help="Check a store, measure it, prune it and copy it.")
+app = Commands(help="Check, measure, prune and copy a store.")
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def duration(text: str) -> float:
-    """The seconds in a text such as 30d."""
+    """Parse a duration such as 30d into seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text)
     if match is None:
-        raise typer.BadParameter("write a number with s, m, h, d or w behind it, such as 12h or 30d")
+        raise typer.BadParameter("give a number followed by s, m, h, d or w, such as 12h or 30d")
     return float(match[1]) * UNITS[match[2]]
 
 
 @app.command()
 async def check(options: StoreOptions) -> Output:
-    """Check that every session can be read, and that nothing is missing or left over.
+    """Check that every session is readable and complete, and that nothing is left over.
 
-    The log of each session is whole, all in it can be decoded, and it leads
-    to the newest state; its large values and what it was forked from are
-    there; and nothing lies in the store that belongs to no session.
+    The log of each session must be complete and readable, and lead to the
+    newest state; its large values and its parent must exist; and everything in
+    the store must belong to a session.
 
-    Nothing is changed. The command ends with code 1 if something is wrong.
+    The store does not change. The exit code is 1 if there is a problem.
 
     Example: stateroom store check --store sqlite:///rooms.db
     """
@@ -74,7 +74,7 @@ async def check(options: StoreOptions) -> Output:
         return {"sessions": sessions, "problems": [{"session": session, "what": what} for session, what in problems]}
 
     def show() -> None:
-        print_table(("session!", "what is wrong"), [(session or "(none)", what) for session, what in problems])
+        print_table(("session!", "problem"), [(session or "(none)", what) for session, what in problems])
         wrong = counted(len(problems), "problem", "problems") if problems else "all is well"
         console.print(f"{counted(sessions, 'session', 'sessions')} checked: {wrong}")
 
@@ -86,10 +86,10 @@ async def stats(
     options: StoreOptions,
     limit: Annotated[int, typer.Option(min=0, help="Show the N largest sessions.")] = 10,
 ) -> Output:
-    """Show how much is in a store: by kind, by environment, and the largest sessions.
+    """Show the size of a store by kind, by environment, and for the largest sessions.
 
-    A session's size is that of its own entries, snapshots and large values;
-    what a fork shares with its parent counts there.
+    The size of a session covers its own entries, snapshots and large values;
+    data that a fork shares with its parent counts for the parent.
 
     Example: stateroom store stats --store sqlite:///rooms.db --limit 3
     """
@@ -137,9 +137,9 @@ def _print_statistics(statistics: Statistics) -> None:
 
 @app.command()
 async def sweep(options: StoreOptions) -> Output:
-    """Remove the sessions that have expired, except those that a fork still reads.
+    """Remove expired sessions, except those that a fork still reads.
 
-    A server does this by itself.
+    A running server does this automatically.
 
     Example: stateroom store sweep --store sqlite:///rooms.db
     """
@@ -154,38 +154,42 @@ async def prune(
     options: StoreOptions,
     keep: Annotated[
         int | None,
-        typer.Option(min=0, help="Keep each session's last N revisions, at least 8, and remove the log before them."),
+        typer.Option(
+            min=0, help="Keep the last N revisions of each session, at least 8, and remove the log before them."
+        ),
     ] = None,
     older_than: Annotated[
         float,
         typer.Option(
-            parser=duration, metavar="TIME", help="Apply --keep only to sessions unused for this long: 30d, 12h."
+            parser=duration,
+            metavar="TIME",
+            help="Apply --keep only to sessions unused for this long, such as 30d or 12h.",
         ),
     ] = "0s",  # type: ignore[assignment]
     closed_older_than: Annotated[
         float | None,
-        typer.Option(parser=duration, metavar="TIME", help="Remove sessions that were closed so long ago: 30d, 12h."),
+        typer.Option(parser=duration, metavar="TIME", help="Remove sessions closed for this long, such as 30d or 12h."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
 ) -> Output:
-    """Cut off the past that is no longer needed.
+    """Remove history that you no longer need.
 
-    The newest state of every session and the revisions that are kept stay
-    readable, with all that their rewinds and forks need. A log is cut at a
-    snapshot, so more may be kept than --keep asks for. The task and the
-    verdict always stay.
+    The newest state of every session and the kept revisions stay readable,
+    with everything that their rewinds and forks need. A log is cut at a
+    snapshot, so more revisions than --keep may stay. The task and the verdict
+    always stay.
 
-    What has gone is gone for good. It cannot be read, forked or gone back to,
-    and its call ids are forgotten: such a call, made again, would run again.
+    This cannot be undone. You cannot read, fork or rewind to removed
+    revisions, and a call with a removed call id would run again.
 
     Example: stateroom store prune --store sqlite:///rooms.db --keep 100 --older-than 7d --dry-run
 
     Example: stateroom store prune --store sqlite:///rooms.db --closed-older-than 30d
     """
     if keep is None and closed_older_than is None:
-        raise InvalidOption("keep", "say what may go, with this or --closed-older-than, or both")
+        raise InvalidOption("keep", "give this or --closed-older-than, or both")
     if keep is None and older_than:
-        raise InvalidOption("older_than", "it goes with --keep: how many revisions are to stay?")
+        raise InvalidOption("older_than", "requires --keep, the number of revisions to keep")
     async with options.open() as store, shown_progress("looking at sessions") as step:
         retention = Retention(store, RetentionPolicy(keep, older_than, closed_older_than), time.time)
         cuts: list[Cut] = []
@@ -210,24 +214,24 @@ def _cut_data(cut: Cut) -> dict[str, Any]:
 
 
 def _print_cuts(cuts: list[Cut], *, dry_run: bool) -> None:
-    columns = ("session!", "environment", "would go" if dry_run else "has gone", "entries#")
+    columns = ("session!", "environment", "would be removed" if dry_run else "removed", "entries#")
     rows = [(folded(cut.head.id), cut.head.environment, _what_goes(cut), cut.entries) for cut in cuts]
     print_table(columns, rows, most=MAX_ROWS)
     gone = [cut for cut in cuts if not cut.in_use]
     entries = counted(sum(cut.entries for cut in gone), "entry", "entries")
     what = f"{entries} of {counted(len(gone), 'session', 'sessions')}"
-    console.print(f"{what} would go; nothing was changed" if dry_run else f"{what} removed")
+    console.print(f"{what} would be removed; nothing was changed" if dry_run else f"{what} removed")
 
 
 def _what_goes(cut: Cut) -> str:
     if cut.in_use:
-        return "nothing: a worker holds it"
-    return "all: it was closed" if cut.below is None else f"before revision {cut.below} of {cut.head.revision}"
+        return "nothing: in use by a worker"
+    return "all: closed" if cut.below is None else f"before revision {cut.below} of {cut.head.revision}"
 
 
 @app.command()
 async def vacuum(options: StoreOptions) -> Output:
-    """Give back the space that what was removed has left behind, and remove what belongs to no session.
+    """Reclaim the space of removed data, and remove data that belongs to no session.
 
     Example: stateroom store vacuum --store sqlite:///rooms.db
     """
@@ -245,32 +249,32 @@ async def vacuum(options: StoreOptions) -> Output:
 @app.command()
 async def copy(
     options: StoreOptions,
-    to: Annotated[str, typer.Option(help="The URL of the store to copy to, which is made if it is not there.")],
+    to: Annotated[str, typer.Option(help="The URL of the target store, which is created if needed.")],
     session: Annotated[
-        list[str] | None, typer.Option(help="Only this session, with those it was forked from; can be given again.")
+        list[str] | None, typer.Option(help="Copy only this session and its parents. Repeatable.")
     ] = None,
     env: OnlyEnv = None,
 ) -> Output:
-    """Copy sessions to another store, of any kind, and compare what has arrived with what was sent.
+    """Copy sessions to another store of any kind, and verify the copies.
 
-    Each session is copied as of one moment, after what it was forked from.
-    The source may be in use meanwhile. Copying again brings the target up to
-    date; a session that has gone on there is left alone.
+    Each session is copied as of one moment, after its parent. The source may
+    be in use meanwhile. Copying again updates the target, but skips sessions
+    that have changed there.
 
-    The command ends with code 1 if a session could not be copied.
+    The exit code is 1 if a session could not be copied.
 
     Example: stateroom store copy --store sqlite:///rooms.db --to redis://localhost:6379/0
 
     Example: stateroom store copy --store sqlite:///rooms.db --to "sqlite:///safe.db?compress=zstd&keys=env:KEYS"
     """
     if session and env is not None:
-        raise InvalidOption("env", "not together with --session")
+        raise InvalidOption("env", "cannot be combined with --session")
     if options.store == to:
-        raise InvalidOption("to", "this is the store that is to be copied")
+        raise InvalidOption("to", "the target is the store to copy; give another URL")
     async with AsyncExitStack() as stack:
         source = await stack.enter_async_context(options.open())
         for id in session or ():
-            await source.head(id)  # a mistake in an id ends it here, before there is a target
+            await source.head(id)  # so a wrong id fails before the target is created
         chosen = session or await _ids(source, env)
         copier = Copier(source, await stack.enter_async_context(open_store(to)))
         failed = await _copy(copier, chosen)
@@ -282,7 +286,7 @@ async def copy(
         return {"sessions": len(copied), "entries": entries, "bytes": bytes_, "failed": failures}
 
     def show() -> None:
-        print_table(("session!", "not copied because"), failed, most=MAX_ROWS)
+        print_table(("session!", "why it was not copied"), failed, most=MAX_ROWS)
         sessions = f"{counted(len(copied), 'session', 'sessions')} copied and compared"
         console.print(f"{sessions}: {counted(entries, 'entry', 'entries')}, {size(bytes_)}")
 
@@ -290,7 +294,7 @@ async def copy(
 
 
 async def _copy(copier: Copier, sessions: list[str]) -> list[tuple[str, str]]:
-    """Copy sessions; those that could not be copied, each with the reason."""
+    """Copy sessions; returns those that could not be copied, with the reasons."""
 
     async def attempt(session: str) -> str | None:
         try:
@@ -311,7 +315,7 @@ async def _copy(copier: Copier, sessions: list[str]) -> list[tuple[str, str]]:
 
 
 async def _ids(store: Store, environment: str | None) -> list[str]:
-    """All sessions, or those of an environment with what they share; the oldest first."""
+    """All sessions, or those of an environment with their shared states; oldest first."""
     wanted = (
         [None] if environment is None else [environment, *(shared_environment(scope, environment) for scope in SHARED)]
     )
@@ -321,10 +325,10 @@ async def _ids(store: Store, environment: str | None) -> list[str]:
 
 OUTCOMES = {
     "migrated": "migrated",
-    "current": "current already",
-    "ended": "ended: migrated when they are read",
-    "in use": "in use: run this again later",
-    "foreign": "of an unknown environment: name it with --env",
+    "current": "already current",
+    "ended": "ended: migrated when read",
+    "in use": "in use: run this command again later",
+    "foreign": "unknown environment: name it with --env",
     "failed": "failed",
 }
 
@@ -336,22 +340,20 @@ def migrate(
         typer.Option(
             "--env",
             "-e",
-            help="The environment, as a registered name, module:Class or path.py:Class; by default all that are "
-            "registered. Repeatable.",
+            help="The environment: a registered name, module:Class or path.py:Class; by default all registered ones. "
+            "Repeatable.",
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Migrate everything in memory, and write nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Migrate in memory only, without writing.")] = False,
 ) -> Output:
-    """Migrate all sessions of a store to the newest schema of their states.
+    """Migrate all sessions of a store to the newest schema of their state.
 
-    Each session gets an entry with a snapshot in the new schema; what is
-    stored does not change. This is optional: a session is also migrated when
-    it is opened. Here you see beforehand whether all can be.
+    Each session gets an entry with a snapshot in the new schema; existing
+    entries do not change. This command is optional, since a session is also
+    migrated when it is opened, but it shows beforehand whether all can be.
 
-    You can stop it and run it again, also while servers run: a server with
-    older code refuses a session that was migrated.
+    You can interrupt and repeat it, even while servers run. A server with
+    older code refuses migrated sessions.
 
     The exit code is 1 if a session could not be migrated.
 
@@ -377,7 +379,7 @@ def migrate(
         _print_versions(sessions, types)
         if failed:
             console.print()
-            print_table(("session!", "cannot be migrated because"), failed, most=MAX_ROWS)
+            print_table(("session!", "why it cannot be migrated"), failed, most=MAX_ROWS)
         summary = f"{counted(outcomes['migrated'], 'session', 'sessions')} of {len(sessions):,}"
         console.print(f"{summary} would be migrated; nothing was changed" if dry_run else f"{summary} migrated")
 

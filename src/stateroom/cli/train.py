@@ -1,4 +1,4 @@
-"""`stateroom train` and `stateroom export`: a model that learns from its episodes, and episodes for a trainer."""
+"""`stateroom train` and `stateroom export`: train a model on its episodes, or export them for a trainer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from stateroom.training import FORMATS, AdvantageMethod, Curve, To, TrainOptions
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE_CHARACTERS = 40
-"""Characters of a curve."""
+"""The width of a curve, in characters."""
 
 PLOTTED = ("reward", "held_out", "loss", "divergence", "clipped", "gradient")
-"""Figures with a curve."""
+"""Figures that are plotted as a curve."""
 
 
 def train(options: TrainOptions, json_output: AsJSON = False) -> None:
-    """Train a model of the transformers library on an environment, by reinforcement from its own episodes.
+    """Train a transformers model on an environment with reinforcement learning.
 
     Example: stateroom train counter --model models/small --steps 50 --held-out 100
 
@@ -53,19 +53,19 @@ def _trainer(options: TrainOptions) -> Any:
         from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 - an extra
 
         from stateroom.training import Trainer  # noqa: PLC0415
-    disable_progress_bar()  # of each checkpoint
+    disable_progress_bar()  # otherwise each checkpoint shows one
     return Trainer(options)
 
 
 def _line(curve: Curve) -> str:
-    """The last step in a line."""
+    """The last step as a line of text."""
     last = curve.steps[-1]
     figures = (f"{name.replace('_', ' ')} {number(last[name])}" for name in PLOTTED if name in last)
     return f"step {int(last['step'])}: {', '.join(figures)}"
 
 
 def _picture(curve: Curve, end: int) -> Table:
-    """All figures, each with its curve."""
+    """A table of all figures with their curves."""
     made = table(
         "figure", "first#", "last#", "curve!", title=f"step {min(int(curve.steps[-1]['step']) + 1, end)} of {end}"
     )
@@ -76,7 +76,7 @@ def _picture(curve: Curve, end: int) -> Table:
 
 
 def sparkline(values: Sequence[float], width: int = CURVE_CHARACTERS) -> str:
-    """A curve of at most this many characters, each the mean of some values."""
+    """A curve of at most this many characters; each one is the mean of some values."""
     parts = min(width, len(values))
     edges = [len(values) * part // parts for part in range(parts + 1)]
     means = [fmean(values[start:stop]) for start, stop in pairwise(edges)]
@@ -91,16 +91,16 @@ ENDINGS: dict[To, str] = {
     "verl": "_verl.parquet",
     "jsonl": "_training.jsonl",
 }
-"""How the name of a format's file ends, by default."""
+"""The default suffix of the file of each format."""
 
 NOTHING: dict[To, str] = {
-    "sft": "no episode has a reward that is high enough; --min-reward sets another bound",
+    "sft": "no episode has a high enough reward; lower the bound with --min-reward",
     "dpo": "no two continuations of one state have different rewards",
     "grpo": "the run has no finished episode",
     "verl": "the run has no tasks",
     "jsonl": "the run has no finished episode",
 }
-"""Why a format may have no rows."""
+"""The reason why a format has no rows."""
 
 
 async def export(
@@ -109,7 +109,7 @@ async def export(
         To,
         typer.Option(
             help="sft: solved episodes as messages. dpo: pairs of continuations of one state. grpo: tokens with "
-            "advantages. verl: tasks. jsonl: all of it."
+            "advantages. verl: tasks. jsonl: everything."
         ),
     ],
     output: Annotated[
@@ -120,7 +120,7 @@ async def export(
     ] = None,
     how: Annotated[
         AdvantageMethod,
-        typer.Option("--advantages", help="grpo and jsonl: how advantages are estimated; vine and tree of trees."),
+        typer.Option("--advantages", help="grpo and jsonl: the advantage estimator; vine and tree require trees."),
     ] = "grpo",
     min_reward: Annotated[
         float | None,
@@ -129,15 +129,15 @@ async def export(
         ),
     ] = None,
 ) -> Output:
-    """Export the episodes of a run in the format of a trainer; the exit code is 1 if there is none.
+    """Export the episodes of a run in the format of a trainer. The exit code is 1 if there are none.
 
-    Failed episodes, and failed branches of trees, are left out and counted.
+    Failed episodes and failed branches of trees are skipped and counted.
 
     Example: stateroom export rollouts/counter.jsonl --to sft
 
     Preference pairs from the states of trees: stateroom export rollouts/tree.jsonl --to dpo --output pairs.parquet
 
-    Tokens with the advantage of each: stateroom export rollouts/tree.jsonl --to grpo --advantages vine
+    Tokens with advantages: stateroom export rollouts/tree.jsonl --to grpo --advantages vine
     """
     stored = StoredRun.find(run)
     path = output or stored.files.rollouts.with_name(stored.files.rollouts.stem + ENDINGS[to])
@@ -147,8 +147,8 @@ async def export(
         written = await write_table(path, FORMATS[to].columns, rows, bar.advance)
     failed = sum(episode.failed for episode in stored.episodes())
     if failed:
-        left_out = f"{counted(failed, 'failed episode or branch is', 'failed episodes or branches are')} left out"
-        note(f"{left_out}; see {stored.files.failures}")
+        skipped = f"{counted(failed, 'failed episode or branch was', 'failed episodes or branches were')} skipped"
+        note(f"{skipped}; see {stored.files.failures}")
 
     def show() -> None:
         if written:

@@ -1,10 +1,10 @@
-"""Documents: YAML in which each value knows where it is from, with includes and environment variables.
+"""YAML documents with includes and environment variables, in which each value knows its origin.
 
-| in a file | stands for |
+| in a file | meaning |
 |---|---|
-| `include: FILE`, or a list of files | what these files say, and this one may change; relative to this file |
-| `${env:NAME}` | the environment variable, which must be set |
-| `${env:NAME,DEFAULT}` | the same, or a text if it is not set |
+| `include: FILE`, or a list of files | files to include, relative to this one, which can override their values |
+| `${env:NAME}` | the value of an environment variable, which must be set |
+| `${env:NAME,DEFAULT}` | the same, with a default |
 | `$${` | `${` itself |
 """
 
@@ -27,27 +27,27 @@ COMMAND_LINE = "command line"
 MERGE = "tag:yaml.org,2002:merge"
 
 MAX_BYTES = 1 << 20
-"""Bytes of a file."""
+"""The largest size of a file, in bytes."""
 
 MAX_FILES = 100
-"""Files that are read together, those that are included several times counted each time."""
+"""The most files in a document; a file that is included twice counts twice."""
 
 MAX_NODES = 100_000
-"""Values in all files together, those that aliases repeat counted each time."""
+"""The most values in a document; values that an alias repeats count each time."""
 
 _REFERENCE = re.compile(r"\$?\$\{([^{}]*)\}")
 _VARIABLE = re.compile(r"env:(?P<name>\w+)(?:,(?P<default>.*))?", re.DOTALL)
 
 
 class Origin(NamedTuple):
-    """Where a value is from."""
+    """Where a value comes from."""
 
     place: str
     """Such as `stateroom.yaml:7`."""
     variables: tuple[str, ...] = ()
-    """The environment variables that it was made of."""
+    """The environment variables in the value."""
     written: str | None = None
-    """The text with references to these variables, as it is in the file."""
+    """The text as written in the file, with references to these variables."""
 
     def __str__(self) -> str:
         return ", ".join([self.place, *(f"variable {name}" for name in self.variables)])
@@ -77,7 +77,7 @@ class Node(NamedTuple):
 
 
 class SizeLimit:
-    """Counts files and nodes, so that aliases and includes that multiply come to an end."""
+    """Counts files and nodes, to bound documents that grow through aliases and includes."""
 
     def __init__(self) -> None:
         self._files = 0
@@ -86,16 +86,16 @@ class SizeLimit:
     def add_file(self, path: Path) -> None:
         self._files += 1
         if self._files > MAX_FILES:
-            raise BadConfig(f"{path}: more than {MAX_FILES} files are included")
+            raise BadConfig(f"{path}: includes more than {MAX_FILES} files")
 
     def add_nodes(self, number: int, origin: Origin) -> None:
         self._nodes += number
         if self._nodes > MAX_NODES:
-            raise BadConfig(f"{origin}: more than {MAX_NODES:,} values, counting what aliases repeat")
+            raise BadConfig(f"{origin}: more than {MAX_NODES:,} values, including those that aliases repeat")
 
 
 def merged(first: Node, second: Node) -> Node:
-    """Two nodes in one: mappings key by key, and of anything else the second."""
+    """Two nodes merged: mappings key by key; otherwise the second node wins."""
     if not (isinstance(first.value, dict) and isinstance(second.value, dict)):
         return second
     both = {name: merged(first.value[name], each) for name, each in second.value.items() if name in first.value}
@@ -103,13 +103,13 @@ def merged(first: Node, second: Node) -> Node:
 
 
 def read_document(paths: Sequence[Path], variables: Mapping[str, str] = os.environ) -> Node:
-    """What some files say together; later ones change earlier ones. `BadConfig` has the file and line of a mistake."""
+    """Read and merge files; later files win. Raises `BadConfig` with the file and line of a mistake."""
     size = SizeLimit()
     return reduce(merged, (_read(path, variables, (), size) for path in paths))
 
 
 def read_yaml(path: Path, size: SizeLimit, variables: Mapping[str, str] | None = None) -> Node:
-    """What one file says; without `variables`, references to them stay as they are."""
+    """Read one file; without `variables`, references to environment variables are kept."""
     size.add_file(path)
     try:
         with open_regular(path) as file:
@@ -122,7 +122,7 @@ def read_yaml(path: Path, size: SizeLimit, variables: Mapping[str, str] | None =
 
 
 def overrides_of(texts: Sequence[str], variables: Mapping[str, str] = os.environ) -> Node:
-    """What `KEY.KEY=VALUE` on a command line says; a value is YAML, as in a file."""
+    """Parse `KEY.KEY=VALUE` overrides of a command line; values are YAML."""
     root = Node({}, Origin(COMMAND_LINE))
     for text in texts:
         path, _, value = text.partition("=")
@@ -134,14 +134,14 @@ def overrides_of(texts: Sequence[str], variables: Mapping[str, str] = os.environ
 
 
 def _read(path: Path, variables: Mapping[str, str], within: tuple[Path, ...], size: SizeLimit) -> Node:
-    """What a file says; `within` are the files that include it."""
+    """Read a file; `within` are the files that include it."""
     if path.resolve() in within:
         raise BadConfig(f"{path} includes itself, by {' and '.join(str(each) for each in within)}")
     node = read_yaml(path, size, variables)
     if node.value is None:
         return Node({}, node.origin)
     if not isinstance(node.value, dict):
-        raise BadConfig(f"{node.origin}: should be a mapping of keys to values")
+        raise BadConfig(f"{node.origin}: must be a mapping of keys to values")
     included = node.value.pop(INCLUDE, None)
     if included is None:
         return node
@@ -151,7 +151,7 @@ def _read(path: Path, variables: Mapping[str, str], within: tuple[Path, ...], si
 
 
 class _Parser:
-    """Makes nodes of a YAML text."""
+    """Parses YAML into nodes."""
 
     def __init__(
         self, name: str, variables: Mapping[str, str] | None, size: SizeLimit, *, has_lines: bool = True
@@ -199,7 +199,7 @@ class _Parser:
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise BadConfig(f"{self._place(key.start_mark)}: {key.value}: the key is there twice")
+                raise BadConfig(f"{self._place(key.start_mark)}: {key.value}: duplicate key")
             seen.add(str(key.value))
 
     def _items(self, node: yaml.MappingNode) -> dict[str, yaml.Node]:
@@ -212,7 +212,7 @@ class _Parser:
         for key, value in node.value:
             where = self._place(key.start_mark)
             if not isinstance(key, yaml.ScalarNode):
-                raise BadConfig(f"{where}: a key should be a text")
+                raise BadConfig(f"{where}: a key must be a string")
             if key.tag != MERGE:
                 own[key.value] = value
                 continue
@@ -225,7 +225,7 @@ class _Parser:
         return self._pairs.setdefault(id(node), {**others, **own})
 
     def _scalar(self, node: yaml.ScalarNode, origin: Origin) -> Node:
-        """A scalar, in which variables are replaced: without quotes it is then read as if its text were in the file."""
+        """A scalar with its variables replaced; without quotes, the result is parsed like text in the file."""
         names: list[str] = []
         variables = self._variables
 

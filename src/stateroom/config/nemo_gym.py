@@ -1,4 +1,4 @@
-"""Configurations of NeMo Gym, converted: its servers, agents and datasets as environments, models and runs."""
+"""Convert configurations of NeMo Gym: servers, agents and datasets become environments, models and runs."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ PORTED = {
     "example_multi_step": "extraction",
     "example_single_tool_call": "weather",
 }
-"""Resources servers of NeMo Gym that the gallery has under another name."""
+"""Resources servers of NeMo Gym that have another name in the gallery."""
 
 NOT_ARGUMENTS = frozenset(
     {"entrypoint", "domain", "description", "value", "verified", "verified_url", "host", "port", "num_workers"}
 )
-"""Keys of a resources server that say nothing to the environment."""
+"""Keys of a resources server that are not arguments of the environment."""
 
 MODELS = {"openai_model": ("responses", "openai_"), "vllm_model": ("chat", "")}
-"""Model servers of NeMo Gym: the API behind each, and how its keys begin."""
+"""Model servers of NeMo Gym: the API of each, and the prefix of its keys."""
 
 NO_KEYS = frozenset({"", "none", "null", "dummy", "empty", "EMPTY"})
-"""What is written for the key of a server that needs none."""
+"""Placeholder for the key of a server that needs none."""
 
 MAX_REFERENCES = 100
-"""References that a value may lead through."""
+"""The most references in a chain."""
 
 OPEN, CLOSE = "\0", "\1"
-"""What stands for the braces of our own references while Gym's are replaced."""
+"""Placeholders for the braces of our own references while Gym's are replaced."""
 
 _REFERENCE = re.compile(r"\$\{([^{}]*)\}")
 
@@ -45,17 +45,17 @@ EMPTY = Node({}, Origin(""))
 
 
 class GymImport(NamedTuple):
-    """A configuration of NeMo Gym as one of ours."""
+    """A converted configuration."""
 
     config: Mapped
     notes: list[str]
-    """What a person has to do, or what has no counterpart."""
+    """Steps left for the user, and values without a counterpart."""
 
 
 def import_gym(paths: Sequence[Path]) -> GymImport:
-    """Convert configuration files of NeMo Gym, of which later ones change earlier ones.
+    """Convert configuration files of NeMo Gym; later files win.
 
-    A reference to a value that the files do not have becomes an environment variable of that name.
+    A reference to a value that the files do not contain becomes an environment variable of that name.
     """
     notes: list[str] = []
     size = SizeLimit()
@@ -64,24 +64,24 @@ def import_gym(paths: Sequence[Path]) -> GymImport:
 
 
 def _read(path: Path, notes: list[str], size: SizeLimit) -> Node:
-    """What a file says together with those in its `config_paths`, which it changes."""
+    """Read a file, merged over those in its `config_paths`."""
     own = read_yaml(path, size)
     if not isinstance(own.value, dict | None):
-        raise BadConfig(f"{path}: should be a mapping of names to servers")
+        raise BadConfig(f"{path}: must be a mapping of names to servers")
     servers = {**(own.value or {})}
     files = EMPTY
     for name in servers.pop("config_paths", EMPTY).plain() or ():
-        places = [Path(name), *(parent / name for parent in path.parents)]  # of Gym's folder, wherever that is
+        places = [Path(name), *(parent / name for parent in path.parents)]  # Gym's folder may be any parent
         there = next((place for place in places if place.is_file()), None)
         if there is None:
-            notes.append(f"config_paths: there is no {name} here; import it from Gym's folder")
+            notes.append(f"config_paths: {name} not found; import the configuration from Gym's folder")
         else:
             files = merged(files, _read(there, notes, size))
     return merged(files, Node(servers, own.origin))
 
 
 def _inherited(document: Node) -> Mapped:
-    """The servers with what they inherit; what is inherited from is no server of its own, as in Gym."""
+    """The servers with inherited values; the base of another server is dropped, as in Gym."""
     bases = {name: server.at(["_inherit_from"]) for name, server in document.value.items()}
     base_of = {name: base.value for name, base in bases.items() if base is not None}
     servers = {name: server for name, server in document.value.items() if name not in base_of.values()}
@@ -112,16 +112,16 @@ class _Import:
         return GymImport(sections, list(dict.fromkeys(self._notes)))
 
     def _note_missing_models(self, models: Mapped) -> None:
-        """Note the models that agents name, and that no file has; Gym gets them from another file."""
+        """Note the models that agents name but no file defines; Gym gets them from another file."""
         named = {
             (agent.get("model_server") or {}).get("name") for _, (_, agent) in self._servers("responses_api_agents")
         }
         for name in sorted(filter(None, named - models.keys())):
-            add = "import the file of its model server too, or add it to models"
-            self._notes.append(f"models.{name}: the files do not have it; {add}")
+            add = "also import the file of its model server, or add it to models"
+            self._notes.append(f"models.{name}: not defined in the files; {add}")
 
     def _servers(self, kind: str) -> Iterator[tuple[str, tuple[str, Mapped]]]:
-        """The servers of a kind by name, each with its implementation and the configuration of that."""
+        """The servers of a kind by name, each with its implementation and configuration."""
         for name, value in self._document.items():
             kinds = value.get(kind) if isinstance(value, dict) else None
             if isinstance(kinds, dict) and kinds:
@@ -134,18 +134,18 @@ class _Import:
             self._notes.append(f"environments.{name}.environment: name your port of {implementation}, as path.py:Class")
         arguments = {key: self._text(value) for key, value in options.items() if key not in NOT_ARGUMENTS}
         if arguments:
-            self._notes.append(f"environments.{name}.args: its constructor must take {', '.join(arguments)}")
+            self._notes.append(f"environments.{name}.args: the constructor must accept {', '.join(arguments)}")
         return {"environment": known or implementation, **({"args": arguments} if arguments else {})}
 
     def _model(self, name: str, implementation: str, options: Mapped) -> Mapped:
         """A model; empty if there is no counterpart."""
         if implementation not in MODELS:
-            self._notes.append(f"models.{name}: {implementation} has no counterpart; name a model that has one")
+            self._notes.append(f"models.{name}: {implementation} has no counterpart; choose another model")
             return {}
         kind, prefix = MODELS[implementation]
         model, url, key = (self._text(options.get(f"{prefix}{each}")) for each in ("model", "base_url", "api_key"))
         if model is None or url is None:
-            self._notes.append(f"models.{name}: it does not say which model, and where")
+            self._notes.append(f"models.{name}: add the name and URL of the model")
             return {}
         urls = ",".join(url) if isinstance(url, list) else url
         return {"model": f"{kind}:{model}@{urls}", **self._key(name, key)}
@@ -155,20 +155,20 @@ class _Import:
         if variable := re.fullmatch(r"\$\{env:(\w+)(?:,.*)?\}", str(key)):
             return {"api_key_env": variable[1]}
         if key is not None and str(key) not in NO_KEYS:
-            self._notes.append(f"models.{name}: its key is not copied; name the variable that has it in api_key_env")
+            self._notes.append(f"models.{name}: the API key is not copied; name its variable in api_key_env")
         return {}
 
     def _add_agent(self, name: str, agent: Mapped, environments: Mapped, runs: dict[str, Mapped]) -> None:
-        """Add the runs of an agent: one for each of its datasets, together with other agents' of the same split."""
+        """Add the runs of an agent: one for each split, which agents share."""
         server = (agent.get("resources_server") or {}).get("name")
         if server not in environments:
-            self._notes.append(f"{name}: it has no resources server {server!r}, so there is no run of it")
+            self._notes.append(f"{name}: no run is written, because the resources server {server!r} is missing")
             return
         for dataset in agent.get("datasets") or ():
             entry = f"{server}-{dataset['name']}"
             environments[entry] = {**deepcopy(environments[server]), "input": self._text(dataset["jsonl_fpath"])}
             if "prompt_config" in dataset:
-                self._notes.append(f"environments.{entry}.input: make its prompts with stateroom data render")
+                self._notes.append(f"environments.{entry}.input: create the prompts with stateroom data render")
             options = {
                 "model": (agent.get("model_server") or {}).get("name"),
                 "max_steps": agent.get("max_steps"),
@@ -185,10 +185,10 @@ class _Import:
             run["environments"].append(entry)
 
     def _served(self, servers: Mapping[str, tuple[str, Mapped]]) -> Mapped:
-        """How to serve: as the one resources server that has a port."""
+        """The `serve` section: from the only resources server with a port."""
         placed = {name: options for name, (_, options) in servers.items() if "port" in options}
         if len(placed) > 1:
-            self._notes.append(f"serve: {', '.join(placed)} have ports of their own; one server has them below /NAME/")
+            self._notes.append(f"serve: {', '.join(placed)} have separate ports; one server serves them under /NAME/")
         if len(placed) != 1:
             return {}
         [(name, options)] = placed.items()
@@ -197,7 +197,7 @@ class _Import:
         return {"serve": {"environments": [name], **chosen}}
 
     def _text(self, value: Any) -> Any:
-        """A value with its references replaced."""
+        """A value with all references replaced."""
         if isinstance(value, dict):
             return {name: self._text(each) for name, each in value.items()}
         if isinstance(value, list):
@@ -212,7 +212,7 @@ class _Import:
             if reference[0] == value and not isinstance(made, str):
                 return self._text(made)
             value = value.replace(reference[0], str(made))
-        raise BadConfig(f"{value:.100}: a reference leads to itself")
+        raise BadConfig(f"{value:.100}: circular reference")
 
     def _reference(self, name: str) -> Any:
         kind, _, rest = name.partition(":")
@@ -225,5 +225,5 @@ class _Import:
         if target is not None or default:
             return default if target is None else target
         variable = re.sub(r"\W", "_", name).upper()
-        self._notes.append(f"{name}: the files do not have it; set the environment variable {variable}")
+        self._notes.append(f"{name}: not defined in the files; set the environment variable {variable}")
         return f"{OPEN}env:{variable}{CLOSE}"

@@ -1,4 +1,4 @@
-"""Rows of a file: checked against an environment's tasks, measured, and shared out among the parts of a split."""
+"""Check rows against an environment's tasks, measure them, and split them."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from stateroom.model import Item, is_content, text_of
 from stateroom.rollout import SourceRow, checked_row, has_prompt
 
 MAX_VALUES = 100
-"""Different values of a field that are counted; one that has more is described by its range."""
+"""The most distinct values that are counted per field; a field with more is described by its range."""
 
 MAX_VALUE_CHARACTERS = 100
-"""Characters of a text that counts as a value."""
+"""The longest text that is counted as a value, in characters."""
 
 
 @dataclass
 class DataReport:
-    """What was found in some rows."""
+    """The result of checking rows."""
 
     rows: int = 0
     problems: int = 0
-    """Rows that cannot be used."""
+    """The number of unusable rows."""
     first: list[str] = field(default_factory=list)
-    """The first of these problems, each with its place."""
+    """The first problems, each with its place."""
     without_prompt: int = 0
-    """Rows that can be used, and ask nothing of the model."""
+    """The number of usable rows without a prompt."""
 
     def add(self, problem: str, most: int) -> None:
-        """Count a problem; of the first `most` keep what they are."""
+        """Count a problem; the first `most` are kept."""
         self.problems += 1
         if self.problems <= most:
             self.first.append(problem)
 
 
 def check_rows(rows: Iterable[SourceRow], environment: Environment[Any, Any], most: int = 10) -> DataReport:
-    """Check rows against the environment's type of tasks, one by one; the report has the first `most` problems."""
+    """Check rows against the environment's task type; the report has the first `most` problems."""
     report = DataReport()
     for each in rows:
         report.rows += 1
@@ -71,7 +71,7 @@ class Lengths:
         return bool(self._counts)
 
     def figures(self) -> dict[str, float]:
-        """The least, the median, the mean, the 95th percentile and the most."""
+        """The minimum, median, mean, 95th percentile and maximum."""
         total = self._counts.total()
         mean = sum(length * count for length, count in self._counts.items()) / total
         return {
@@ -83,7 +83,7 @@ class Lengths:
         }
 
     def _at(self, share: float) -> int:
-        """The least length that this share of all reaches at most."""
+        """The quantile of the lengths for a share."""
         left = share * self._counts.total()
         for length in sorted(self._counts):
             left -= self._counts[length]
@@ -94,15 +94,15 @@ class Lengths:
 
 @dataclass
 class FieldStats:
-    """What a field holds. Memory is bounded: values are counted only while there are few."""
+    """Statistics of a field, in bounded memory: values are counted only while there are few."""
 
     rows: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
-    """How often it holds a `text`, `number`, `boolean`, `list`, `object` or `null`."""
+    """How often each kind occurs: `text`, `number`, `boolean`, `list`, `object` or `null`."""
     values: Counter[str] | None = field(default_factory=Counter)
-    """How often it holds each value; None if there are many, long or composed ones."""
+    """How often each value occurs; None if values are many, long or nested."""
     least: float = inf
-    """The least number, or length of a text or list."""
+    """The smallest number, or the shortest length of a text or list."""
     most: float = -inf
 
     def add(self, value: Any) -> None:
@@ -139,19 +139,19 @@ def _kind(value: Any) -> str:
 
 @dataclass
 class DataStats:
-    """What is known of some rows."""
+    """Statistics of rows."""
 
     rows: int = 0
     without_prompt: int = 0
     characters: Lengths = field(default_factory=Lengths)
-    """Characters of the prompts: of the instructions and all messages that the model is given."""
+    """Characters of the prompts: the instructions and all input messages."""
     tokens: Lengths = field(default_factory=Lengths)
-    """Tokens of the prompts, if they are counted."""
+    """Tokens of the prompts, if counted."""
     fields: dict[str, FieldStats] = field(default_factory=dict)
 
 
 def measure_rows(rows: Iterable[SourceRow], counter: TokenCounter | None = None) -> DataStats:
-    """Measure rows one by one; a `counter` counts the tokens of their prompts. `BadTask` if one cannot be read."""
+    """Measure rows; a `counter` counts the tokens of their prompts. Raises `BadTask` for an unreadable row."""
     stats = DataStats()
     for each in rows:
         row = each.row()
@@ -171,28 +171,28 @@ def measure_rows(rows: Iterable[SourceRow], counter: TokenCounter | None = None)
 
 
 def _prompt(row: dict[str, Any]) -> list[Item]:
-    """The messages that the model is given; what is no message in a row that was never checked is left out."""
+    """The input messages of a row; in an unchecked row, anything that is not a message is skipped."""
     return [item for item in task_items(row) if is_content(item.get("content"))]
 
 
 def _instructions(row: dict[str, Any]) -> list[Item]:
-    """What the model is told before its messages, as one."""
+    """The instructions of a row as a message."""
     text = request_of(row).get("instructions")
     return [{"type": "message", "role": "system", "content": text}] if text and isinstance(text, str) else []
 
 
 class Part(NamedTuple):
-    """A part of a split, and how large it is in relation to the others."""
+    """A part of a split and its relative size."""
 
     name: str
     ratio: float
 
 
 def split_rows(rows: Iterable[SourceRow], parts: Sequence[Part], *, by: str | None = None, seed: int = 0) -> bytearray:
-    """The part of each row, as its place among `parts`: the same seed gives the same split.
+    """The part of each row, as an index into `parts`. The same seed gives the same split.
 
-    Rows with the same value in the field `by` are in the same part. Groups are taken in random order, and each goes to
-    the part that lacks most of its rows. 9 bytes are kept of a row, and a digest of each group.
+    Rows with the same value in the field `by` stay together. Groups are taken in random order, and each goes to the
+    part that lacks the most rows. Memory: 9 bytes per row and a digest per group.
     """
     groups, sizes = _groups(rows, by)
     order = array("I", range(len(sizes)))
@@ -208,7 +208,7 @@ def split_rows(rows: Iterable[SourceRow], parts: Sequence[Part], *, by: str | No
 
 
 def _groups(rows: Iterable[SourceRow], by: str | None) -> tuple[array[int], array[int]]:
-    """The number of each row's group, and the size of each group; without a field, each row is a group."""
+    """The group of each row, and the size of each group; without a field, each row is a group."""
     groups, sizes = array("I"), array("I")
     known: dict[bytes, int] = {}
     for each in rows:
@@ -223,5 +223,5 @@ def _groups(rows: Iterable[SourceRow], by: str | None) -> tuple[array[int], arra
 def _digest(each: SourceRow, by: str) -> bytes:
     row = each.row()
     if by not in row:
-        raise BadTask(f"{each.where}: there is no field {by!r} to group by; it has {', '.join(row) or 'none'}")
+        raise BadTask(f"{each.where}: the row has no field {by!r} to group by; available: {', '.join(row) or 'none'}")
     return blake2b(json.dumps(row[by], sort_keys=True).encode(), digest_size=16).digest()

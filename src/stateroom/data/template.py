@@ -1,4 +1,4 @@
-"""Templates: rows of raw data made into task rows, by sandboxed Jinja. Needs the extra `data`."""
+"""Create task rows from raw rows with sandboxed Jinja templates. Needs the extra `data`."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from stateroom.jsonl import line_of
 from stateroom.rollout import Row
 
 MAX_SECONDS = 10.0
-"""Seconds that a template may take for a row."""
+"""The time limit of a template for one row, in seconds."""
 
 MAX_SECONDS_TO_START = 60.0
-"""Seconds that it may take to be compiled, which evaluates what is constant, in a new process."""
+"""The time limit to compile a template in a new process, in seconds; compiling evaluates constants."""
 
 MAX_MEMORY = 4 << 30
-"""Bytes of memory that its process may have, where the system limits it."""
+"""The memory limit of its process, in bytes, where the system has one."""
 
 MAX_BYTES = 32 << 20
-"""Bytes of a task."""
+"""The largest task, in bytes."""
 
 NO_FIELDS: Mapping[str, str] = {}
 
 
 class TaskTemplate:
-    """Makes task rows: a prompt, perhaps a system message, and fields.
+    """Creates task rows with a prompt, an optional system message, and fields.
 
-    `prompt` and `system` are Jinja templates, and `fields` Jinja expressions by name. They see the fields of the raw
-    row by name, and the whole row as `row`. Without `fields`, a task has those of the raw row. Raises
-    `InvalidArguments` if one of them cannot be read.
+    `prompt` and `system` are Jinja templates, and `fields` maps names to Jinja expressions. All of them can use the
+    fields of the raw row by name, and the whole row as `row`. Without `fields`, a task gets the fields of the raw row.
+    Raises `InvalidArguments` if a template is invalid.
     """
 
     def __init__(self, prompt: str, system: str | None = None, fields: Mapping[str, str] = NO_FIELDS) -> None:
@@ -51,7 +51,7 @@ class TaskTemplate:
                 self._fields[name] = jinja.compile_expression(text, undefined_to_none=False)
 
     def row(self, raw: Row) -> Row:
-        """The task row of a raw one; `BadTask` says which part cannot be made, and why."""
+        """The task row for a raw row. Raises `BadTask` if a part cannot be rendered."""
         seen = {"row": raw, **raw}
         texts = {name: _filled(name, part, seen) for name, part in self._parts.items()}
         fields = {name: _filled(name, field, seen) for name, field in self._fields.items()}
@@ -64,9 +64,9 @@ class TaskTemplate:
 
 
 class TemplateProcess:
-    """A template in a process of its own, whose time and memory are bounded: one that loops for ever is ended.
+    """A template in a separate process with time and memory limits.
 
-    Raises `InvalidArguments` if a part cannot be read, and `TimedOut` if one takes too long.
+    Raises `InvalidArguments` if a template is invalid, and `TimedOut` if it exceeds a limit.
     """
 
     def __init__(self, prompt: str, system: str | None = None, fields: Mapping[str, str] = NO_FIELDS) -> None:
@@ -92,24 +92,24 @@ class TemplateProcess:
         self._pipe.close()
 
     def line(self, raw: Row) -> bytes:
-        """The task row of a raw one, as a line of a file; `BadTask` says which part cannot be made, and why."""
+        """The task row for a raw row, as a line of a file. Raises `BadTask` if a part cannot be rendered."""
         self._pipe.send(raw)
         return self._answer(MAX_SECONDS)
 
     def _answer(self, seconds: float) -> bytes:
         if not self._pipe.poll(seconds):
-            raise TimedOut(f"a template takes longer than {seconds:g} seconds for one row: does it loop?")
+            raise TimedOut(f"a template takes longer than {seconds:g} seconds for one row; is there an endless loop?")
         try:
             answer = self._pipe.recv()
         except EOFError:
-            raise TimedOut(f"a template was ended: one row needs more than {MAX_MEMORY >> 20:,} MiB") from None
+            raise TimedOut(f"a template needs more than {MAX_MEMORY >> 20:,} MiB of memory for one row") from None
         if isinstance(answer, Exception):
             raise answer
         return bytes(answer)
 
 
 def _serve(pipe: Connection, prompt: str, system: str | None, fields: Mapping[str, str]) -> None:
-    """Answer raw rows with lines, or with what is wrong, until the parent ends."""
+    """Answer raw rows with lines or errors until the parent exits."""
     _limit_memory()
     try:
         template = TaskTemplate(prompt, system, fields)
@@ -119,7 +119,7 @@ def _serve(pipe: Connection, prompt: str, system: str | None, fields: Mapping[st
             try:
                 line = line_of(template.row(raw))
                 if len(line) > MAX_BYTES:
-                    raise BadTask(f"the task has more than {MAX_BYTES:,} bytes")
+                    raise BadTask(f"the task is larger than {MAX_BYTES:,} bytes")
                 pipe.send(line)
             except (BadTask, TypeError) as error:  # a TypeError: a field is not JSON
                 pipe.send(BadTask(str(error)))
@@ -149,7 +149,7 @@ def _filled(name: str, part: Callable[[Row], Any], seen: Row) -> Any:
     try:
         value = part(seen)
         if isinstance(value, Undefined):
-            str(value)  # which raises
+            str(value)  # raises
     except Exception as error:  # an expression may raise anything
         raise BadTask(f"{name}: {error or type(error).__name__}") from error
     return value

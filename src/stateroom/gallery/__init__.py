@@ -1,4 +1,4 @@
-"""Complete environments, each with its tasks, scripted policies and a README."""
+"""Complete environments, each with tasks, scripted policies and a README."""
 
 import lazy_loader
 

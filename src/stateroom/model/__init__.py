@@ -1,4 +1,4 @@
-"""Models, policies that act as one, and the items of a conversation."""
+"""Models, policies, and the items of a conversation."""
 
 import lazy_loader
 

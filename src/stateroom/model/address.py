@@ -1,4 +1,4 @@
-"""The address of a remote model, and its key."""
+"""The address and the API key of a remote model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from stateroom.errors import InvalidModel
 
 OPENAI = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"
-"""The environment variable with the key of OpenAI, which no other host gets."""
+"""The environment variable with the OpenAI key, which is sent to no other host."""
 
 NO_KEY = "none"
-"""The key for servers that need none; the header must not be empty."""
+"""The key for servers without authentication; the header must not be empty."""
 
 MIN_SECRET_LENGTH = 16
 """Minimum length of a secret key; a shorter one is a word such as `ollama`."""
@@ -24,16 +24,16 @@ _KEY = re.compile(r"[!-~]+")
 
 
 class ModelAddress:
-    """A model's name, URL and key. The key never shows in messages."""
+    """The name, URL and key of a model. The key never appears in messages."""
 
     def __init__(self, model: str, url: str, key: str = NO_KEY, variable: str = OPENAI_KEY) -> None:
         self.model = model
         self.url = _checked_url(url)
         self.key = key
         self.variable = variable
-        """The environment variable that the key is from, or should be in."""
+        """The environment variable for the key."""
         if not _KEY.fullmatch(key):
-            raise InvalidModel(f"{variable} contains characters that no key has")
+            raise InvalidModel(f"{variable} contains characters that are invalid in a key")
 
     @classmethod
     def of_openai(cls, model: str, variables: Mapping[str, str], variable: str | None = None) -> ModelAddress:
@@ -49,23 +49,23 @@ class ModelAddress:
 
     @classmethod
     def of_text(cls, text: str, variables: Mapping[str, str], variable: str | None = None) -> list[ModelAddress]:
-        """The addresses in `NAME@http://host/v1`, or in `NAME@URL,URL` for a model on several servers.
+        """Parse `NAME@http://host/v1`, or `NAME@URL,URL` for a model on several servers.
 
-        `variable` names the environment variable with the key, by default the one of each host.
+        `variable` names the environment variable with the key, by default a separate one per host.
         """
         match = _MODEL_AT.fullmatch(text)
         urls = match["urls"].split(",") if match else []
         if match is None or not all(url.startswith(("http://", "https://")) for url in urls):  # a part may be a secret
-            raise InvalidModel("name a model and its address, for example: chat:llama-3@http://127.0.0.1:8000/v1")
+            raise InvalidModel("give a model and its address, such as chat:llama-3@http://127.0.0.1:8000/v1")
         addresses = []
         for url in urls:
             own = variable or key_variable(url)
             key = _key(variables, own)
             if key is None and variable is not None:
-                raise InvalidModel(f"there is no key of {match['model']}: set the environment variable {variable}")
+                raise InvalidModel(f"{match['model']} needs a key: set the environment variable {variable}")
             addresses.append(cls(match["model"], url, key or NO_KEY, own))
         if len({address.url for address in addresses}) < len(urls):
-            raise InvalidModel(f"the addresses of {match['model']} name one server twice")
+            raise InvalidModel(f"the addresses of {match['model']} contain the same server twice")
         return addresses
 
     def __repr__(self) -> str:
@@ -81,7 +81,7 @@ class ModelAddress:
 
 
 def key_variable(url: str) -> str:
-    """The environment variable with the key of a URL's host: each host has its own."""
+    """The environment variable with the key for the host of a URL."""
     host = urlsplit(_checked_url(url)).hostname or ""
     if host == urlsplit(OPENAI).hostname:
         return OPENAI_KEY
@@ -97,12 +97,12 @@ def _checked_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
-    except ValueError:  # its text may contain a password
-        raise InvalidModel("the address of a model cannot be read; an example is http://127.0.0.1:8000/v1") from None
+    except ValueError:  # the error may contain a password
+        raise InvalidModel("the address of the model is invalid; an example is http://127.0.0.1:8000/v1") from None
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise InvalidModel(
-            f"the address of a model at {host} has more than a host and a path; put the key in an environment variable"
+            f"the address of the model at {host} may have only a host and a path; put a key in an environment variable"
         )
     if parts.scheme not in ("http", "https") or not host:
-        raise InvalidModel(f"{url!r} is not the address of a model; an example is http://127.0.0.1:8000/v1")
+        raise InvalidModel(f"{url!r} is not a valid model address, such as http://127.0.0.1:8000/v1")
     return url.rstrip("/")

@@ -1,4 +1,4 @@
-"""Batches: models in this process that own their tokens, and answer many episodes at a time."""
+"""Batches: models in this process that manage their tokens and answer many episodes at a time."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ T = TypeVar("T")
 
 
 class Prompt(NamedTuple):
-    """What a model continues."""
+    """The tokens that a model continues."""
 
     seed: int
     """The seed of the episode."""
     step: int
-    """The number of answers before."""
+    """The number of earlier answers."""
     ids: list[int]
     room: int
-    """Tokens that may follow."""
+    """The maximum number of new tokens."""
     temperature: float | None
-    """As the request has it; None if it does not say."""
+    """The setting of the request, if any."""
 
 
 class GeneratedTokens(NamedTuple):
-    """What a model wrote."""
+    """The tokens that a model wrote."""
 
     ids: list[int]
     log_probs: list[float]
 
 
 class BatchModel(Model):
-    """A model in this process: what episodes ask at the same time is generated in one batch.
+    """A model in this process that generates concurrent requests of episodes in one batch.
 
-    A conversation is rendered once. From then on each prompt is the tokens before and those of the new messages, so
-    that what the model has written is never tokenised again. This needs a request for tokens; without, a conversation
-    is rendered for each answer.
+    If the requests ask for tokens, a conversation is rendered only once: each further prompt is the earlier tokens plus
+    those of the new messages, so text that the model wrote is never tokenised again. Otherwise the conversation is
+    rendered for each answer.
     """
 
     def __init__(self, most: int, length: int, ends: Collection[int], context: int = sys.maxsize) -> None:
         """Generate at most `most` prompts at a time.
 
-        `length` is the number of tokens that may follow the first prompt of a conversation, `ends` are the tokens that
-        end an answer, and `context` is the number of tokens that the model can read and write in all.
+        `length` is the maximum number of tokens after the first prompt of a conversation, `ends` are the tokens that
+        end an answer, and `context` is the context length of the model.
         """
         self._most = most
         self._length = length
         self._ends = ends
         self._context = context
         self._running = 0
-        """Episodes that will ask, or end: a batch waits for them."""
+        """The number of running episodes that a batch waits for."""
         self._waiting: list[_PendingPrompt] = []
         self._ended = False
         self._error: BaseException | None = None
@@ -69,22 +69,22 @@ class BatchModel(Model):
 
     @abstractmethod
     def render(self, request: Request) -> list[int]:
-        """The tokens of a whole conversation, and of the start of an answer."""
+        """The tokens of a whole conversation and of the start of an answer."""
 
     @abstractmethod
     def render_reply(self, items: Sequence[Item]) -> list[int]:
-        """The tokens of the messages after an answer, and of the start of the next; the answer has its own end.
+        """The tokens of the messages after an answer, and of the start of the next; the answer includes its end.
 
         `items` is the whole conversation.
         """
 
     @abstractmethod
     def parse(self, request: Request, prompt: Prompt, written: list[int]) -> Message:
-        """What the model wrote, as a message; its tool calls need no ids."""
+        """Parse the written tokens into a message; its tool calls need not have ids."""
 
     @abstractmethod
     def generate(self, prompts: Sequence[Prompt]) -> Iterable[GeneratedTokens]:
-        """Continue some prompts. It is called by the thread that works."""
+        """Continue prompts. Called by the worker thread."""
 
     def prompt_of(self, request: Request) -> list[int]:
         """The tokens that the answer to a request continues."""
@@ -94,7 +94,7 @@ class BatchModel(Model):
             return [*seen.ids, *self.render_reply(request.items)]
         ids = self.render(request)
         if len(ids) >= self._context:
-            raise ModelFailed(f"a prompt of {len(ids)} tokens is too long for {self.name}, which has {self._context}")
+            raise ModelFailed(f"the prompt has {len(ids)} tokens, but {self.name} supports only {self._context}")
         return ids
 
     async def answer(self, request: Request) -> Answer:
@@ -123,20 +123,20 @@ class BatchModel(Model):
         return await asyncio.wrap_future(pending.answer)
 
     def begin(self, episodes: int) -> None:
-        """Let batches wait for some more episodes."""
+        """Add episodes that batches wait for."""
         with self._changed:
             self._running += episodes
 
     def end(self) -> None:
-        """Let batches wait for one episode less."""
+        """Remove an episode that batches wait for."""
         with self._changed:
             self._running -= 1
             self._changed.notify_all()
 
-    # On the thread that works.
+    # On the worker thread.
 
     def serve(self, loop: BackgroundLoop, collecting: Coroutine[Any, Any, T]) -> T:
-        """Generate on this thread while a coroutine runs on a loop; gives its result."""
+        """Generate on this thread while a coroutine runs on a loop; returns its result."""
         self._ended = False
         with ThreadPoolExecutor(1, thread_name_prefix="stateroom-rollouts") as pool:
             running = pool.submit(loop.run, collecting)
@@ -145,7 +145,7 @@ class BatchModel(Model):
             return running.result()
 
     def work(self) -> None:
-        """Generate what is asked, until `stop`."""
+        """Generate for requests until `stop`."""
         batch: list[_PendingPrompt] = []
         try:
             while batch := self._next_batch():
@@ -154,17 +154,17 @@ class BatchModel(Model):
                 for pending, generated in zip(batch, answers, strict=True):
                     pending.answer.set_result(generated)
         except BaseException as error:
-            self._fail(batch, error)  # so that all episodes end
+            self._fail(batch, error)  # so all episodes end
             raise
 
     def stop(self) -> None:
-        """Let the thread that works end."""
+        """Stop the worker thread."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def _next_batch(self) -> list[_PendingPrompt]:
-        """What is asked when all running episodes have asked; nothing after the end."""
+        """The prompts once all running episodes have asked; empty after the end."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._ended or len(self._waiting) >= max(self._running, 1))
@@ -184,7 +184,7 @@ class BatchModel(Model):
 
 
 class _PendingPrompt(NamedTuple):
-    """A prompt that an episode has asked the model to continue."""
+    """A prompt that waits for the model."""
 
     prompt: Prompt
     answer: Future[GeneratedTokens]

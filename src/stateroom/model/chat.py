@@ -1,15 +1,16 @@
-"""Conversations: Responses items to Chat Completions messages, and back.
+"""Convert conversations between Responses items and Chat Completions messages.
 
-An assistant turn is one message in chat, and several items in Responses: reasoning, a message, tool calls. So not every
-list of items has an exact equal in chat. The **normal form** of a conversation is the result of
+An assistant turn is one message in chat, but several items in Responses: reasoning, a message, tool calls. So not every
+list of items has an exact equivalent in chat. The **normal form** of a conversation is the result of
 `items_of(messages_of(items))`; converting it again changes nothing:
 
 - In a turn the reasoning comes first, as one `reasoning_text`, then one message, then the calls in their order.
   Consecutive reasoning items or messages stay separate turns, unless earlier calls wait for their results: chat needs
   all calls of a turn in one message, and the results right after it.
-- Content of one text is a string, except for the assistant, whose content is a list of `output_text` and `refusal`.
-- Lost, because chat has no place for it: an empty text next to other parts of a turn, ids and statuses of items,
-  annotations, the summary of reasoning that has its text, and encrypted reasoning.
+- Content with a single text is a string, except for the assistant, whose content is a list of `output_text` and
+  `refusal`.
+- Chat cannot represent an empty text next to other parts of a turn, ids and statuses of items, annotations, the summary
+  of reasoning with text, and encrypted reasoning, so these are lost.
 - The last item of a turn has its tokens (see `segments`).
 """
 
@@ -29,10 +30,10 @@ Message = dict[str, Any]
 """A Chat Completions message."""
 
 REASONING, OLD_REASONING = "reasoning", "reasoning_content"
-"""The names that servers have for reasoning; most read no other than their own."""
+"""The field names of servers for reasoning; most servers read only their own."""
 
 CHAT_FIELD = "chat_field"
-"""The field of a reasoning item with the name that it came under, if that was the newer one."""
+"""The field of a reasoning item with its original field name, if that was the newer one."""
 
 
 def messages_of(items: Iterable[Item]) -> list[Message]:
@@ -56,7 +57,7 @@ def messages_of(items: Iterable[Item]) -> list[Message]:
             content = _chat_content(item.get("output"))
             messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
         else:
-            raise ModelFailed(f"item {place} of the conversation, a {kind!r}, has no form in Chat Completions")
+            raise ModelFailed(f"item {place} of the conversation, a {kind!r}, cannot be expressed in Chat Completions")
     return [*messages, turn.message()] if turn else messages
 
 
@@ -74,7 +75,7 @@ def items_of(messages: Iterable[Message]) -> list[Item]:
                 items += _turn_items(message)
             case _:
                 raise ModelFailed(
-                    f"messages[{place}] must be a message of a system, developer, user, assistant or tool "
+                    f"messages[{place}] must be a system, developer, user, assistant or tool message "
                     f"(with a tool_call_id), not {message!r:.200}"
                 )
     return items
@@ -97,7 +98,7 @@ def completion_message(items: Iterable[Item]) -> Message:
     for item in items:
         kind = item.get("type", "message")
         if kind not in ("message", "reasoning", "function_call"):
-            raise ModelFailed(f"an answer with a {kind!r} has no form in Chat Completions")
+            raise ModelFailed(f"an answer with a {kind!r} cannot be expressed in Chat Completions")
         turn.add(kind, item)
     message = turn.message()
     if isinstance(message["content"], list):
@@ -106,12 +107,12 @@ def completion_message(items: Iterable[Item]) -> Message:
 
 
 def template_messages(items: Iterable[Item], instructions: str | None = None) -> list[Message]:
-    """Items as the messages that chat templates take: arguments are objects, and every message has a text."""
+    """Convert items to messages for chat templates, with arguments as objects and a text in every message."""
     messages = messages_of(without_tokens(items))
     for message in messages:
         message["content"] = _joined(message["content"] or "")
         if REASONING in message:
-            message[OLD_REASONING] = message.pop(REASONING)  # the name that templates know
+            message[OLD_REASONING] = message.pop(REASONING)  # the name that templates use
         for call in message.get("tool_calls", ()):
             call["function"] = {**call["function"], "arguments": parsed(call["function"]["arguments"])}
     return [*([{"role": "system", "content": instructions}] if instructions else []), *messages]
@@ -200,7 +201,7 @@ def _turn_items(message: Message) -> list[Item]:
 
 
 def _said(message: Message, *, alone: bool) -> list[Item]:
-    """The content of an assistant message; an empty text only if it is all of the turn."""
+    """The content of an assistant message; an empty text only if the turn has nothing else."""
     parts = [_output_part(part) for part in _parts(message.get("content")) if _words(part)]
     if message.get("refusal"):
         parts.append({"type": "refusal", "refusal": message["refusal"]})
@@ -239,14 +240,14 @@ def _chat_content(content: Any) -> str | list[Item]:
 
 
 def _joined(content: str | list[Item]) -> str | list[Item]:
-    """Content as one text if it has nothing else, as few templates take parts."""
+    """Content as a single text if possible, because few templates accept parts."""
     if isinstance(content, list) and all(part.get("type") == "text" for part in content):
         return "".join(part["text"] for part in content)
     return content
 
 
 def _content(content: Any) -> Any:
-    """The content of a message that is not the assistant's."""
+    """The content of a message of another role than the assistant."""
     parts = _simplest(_parts(content))
     return parts if isinstance(parts, str) else [_input_part(part) for part in parts]
 
@@ -280,7 +281,7 @@ def _input_part(part: Item) -> Item:
 def _fields_of(part: Item, name: str) -> Item:
     fields = part.get(name) or {}
     if not isinstance(fields, dict):
-        raise ModelFailed(f"the {name} of a part of a message must be an object, not {fields!r:.200}")
+        raise ModelFailed(f"the {name} of a message part must be an object, not {fields!r:.200}")
     return fields
 
 
@@ -291,7 +292,7 @@ def _output_part(part: Item) -> Item:
 
 
 def _thought(item: Item) -> str:
-    """The text of a reasoning item, or else its summary."""
+    """The text of a reasoning item, or its summary without a text."""
     parts: Sequence[Item] = item.get("content") or item.get("summary") or ()
     return "\n\n".join(part.get("text") or "" for part in parts)
 
@@ -328,7 +329,7 @@ def _arguments(given: Any) -> str:
 
 def _function(tool: Any) -> Item:
     if not isinstance(tool, dict) or tool.get("type") != "function":
-        raise ModelFailed(f"only functions can be tools in Chat Completions, not {tool!r:.200}")
+        raise ModelFailed(f"tools must be functions in Chat Completions, not {tool!r:.200}")
     return tool
 
 

@@ -1,4 +1,4 @@
-"""Chat templates: conversations as the tokens of a tokenizer of the transformers library, and tokens as messages."""
+"""Chat templates: convert conversations to tokens of a transformers tokenizer, and tokens to messages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stateroom.model.chat import Message
 from stateroom.model.items import Item
 
 CHATML = """\
-{%- set told = messages[0].content if messages[0].role == 'system' else '' %}
-{%- if told or tools %}
-{{- '<|im_start|>system\\n' + told }}
+{%- set system = messages[0].content if messages[0].role == 'system' else '' %}
+{%- if system or tools %}
+{{- '<|im_start|>system\\n' + system }}
 {%- if tools %}
-{{- '\\n\\n' if told }}
+{{- '\\n\\n' if system }}
 {{- 'To call a tool, write <tool_call>{"name": NAME, "arguments": {…}}</tool_call>. Its result comes in ' }}
 {{- '<tool_response>. These are the tools:' }}
 {%- for tool in tools %}{{ '\\n' + (tool.function | tojson) }}{% endfor %}
@@ -33,19 +33,19 @@ CHATML = """\
 {{- '<|im_end|>\\n' }}
 {%- endfor %}
 {{- '<|im_start|>assistant\\n' if add_generation_prompt }}"""
-"""The template of models whose own knows no tools: ChatML, with calls as JSON in a tag."""
+"""The template for models whose own template does not support tools: ChatML, with calls as JSON in a tag."""
 
 CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-"""A tool call in a text, as most models with ChatML write it."""
+"""A tool call in a text, in the format of most ChatML models."""
 
 ANSWER = token_hex(8)
-"""Stands for an answer when a conversation is rendered, to find what comes after it."""
+"""A placeholder for an answer in a rendered conversation, to find the text after it."""
 
 ASKED: list[Message] = [{"role": "user", "content": ""}]
 
 
 class ChatTemplate:
-    """A tokenizer's chat template, or `CHATML` if it has none that shows tool calls."""
+    """The chat template of a tokenizer, or `CHATML` if it does not support tool calls."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -56,7 +56,7 @@ class ChatTemplate:
         """The token with which the template ends a message."""
         if self._end not in tokenizer.added_tokens_decoder:
             raise InvalidModel(
-                "the tokenizer has no special token with which its chat template, or ChatML, ends a message"
+                "the tokenizer has no special token that ends a message in its chat template or in ChatML"
             )
 
     @property
@@ -65,21 +65,21 @@ class ChatTemplate:
         return {self._end, self._tokenizer.eos_token_id} - {None}
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Item]) -> list[int]:
-        """The tokens of a conversation, and of the start of an answer."""
+        """The tokens of a conversation and of the start of an answer."""
         return self._encoded(self._text(messages, tools))
 
     def reply(self, messages: Sequence[Message]) -> list[int]:
-        """The tokens from the end of an answer, which is not among them, to the start of the next."""
+        """The tokens from the end of an answer (exclusive) to the start of the next."""
         return self._encoded(self._text_after(messages))[1:]
 
     def answer(self, message: Message) -> list[int]:
-        """The tokens of an assistant's message as a model would write it, with its end."""
+        """The tokens of an assistant message as a model would write it, including its end."""
         start = self._text(ASKED)
         tokens = self._encoded(self._text([*ASKED, message], starts_answer=False)[len(start) :])
         return tokens[: tokens.index(self._end) + 1]
 
     def parse(self, ids: Sequence[int]) -> Message:
-        """What a model wrote, as a message. A call that is no JSON object with a name stays text."""
+        """Parse the tokens of an answer into a message. A call that is not a JSON object with a name stays text."""
         written = [token for token in ids if token not in self.ends]
         text = self._tokenizer.decode(written, clean_up_tokenization_spaces=False)
         calls = [*filter(None, map(_call, CALL.findall(text)))]
@@ -94,7 +94,7 @@ class ChatTemplate:
         return ANSWER in self._text([*ASKED, answer])
 
     def _text_after(self, messages: Sequence[Message]) -> str:
-        """A conversation after an answer."""
+        """The text of a conversation after an answer."""
         whole = self._text([*ASKED, {"role": "assistant", "content": ANSWER}, *messages])
         return whole.rpartition(ANSWER)[2]
 
@@ -114,7 +114,7 @@ class ChatTemplate:
 
 
 def _call(text: str) -> Item | None:
-    """A tool call of a message; None if it is not one."""
+    """Parse a tool call; None if the text is not one."""
     try:
         call = json.loads(text)
     except ValueError:

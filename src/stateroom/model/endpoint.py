@@ -1,6 +1,6 @@
-"""Endpoints: servers with OpenAI's Responses or Chat Completions API, asked through the `openai` SDK.
+"""Endpoints: servers with OpenAI's Responses or Chat Completions API, called through the `openai` SDK.
 
-An `EndpointPool` is one model on one or more of them. An episode stays with one endpoint as long as that one is well.
+An `EndpointPool` is one model on one or more endpoints. An episode stays with one endpoint while that is healthy.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ except ModuleNotFoundError as error:
 API = Literal["responses", "chat"]
 
 CONNECT_SECONDS = 10.0
-"""Seconds to connect."""
+"""The time limit to connect, in seconds."""
 
 PASSING_STATUSES = frozenset({408, 409, 429})
-"""HTTP statuses, besides those from 500 on, after which another attempt may succeed."""
+"""HTTP statuses below 500 after which a retry may succeed."""
 
 OUTPUT_LIMITS = ("max_output_tokens", "max_completion_tokens", "max_tokens")
 """Parameters that limit the tokens of an answer."""
 
 CHARACTERS_PER_TOKEN = 4
-"""What tokens are estimated by."""
+"""The estimated number of characters per token."""
 
 MAX_FAILURES = 3
-"""Failures in a row after which an endpoint is ill."""
+"""Failures in a row after which an endpoint counts as unhealthy."""
 
 logger = logging.getLogger(__name__)
 
 
 class Question(NamedTuple):
-    """A request as an endpoint gets it."""
+    """A request to an endpoint."""
 
     api: API
     body: Mapping[str, Any]
     key: str
-    """The same whenever the same step of an episode is asked, so that a server can charge the answer once."""
+    """Identical for repeated requests of the same step, so a server can charge the answer once."""
     tokens: int
-    """An estimate of what it uses: the tokens of the request, and those that the answer may have."""
+    """The estimated tokens of the request and the answer."""
 
     @classmethod
     def of(cls, api: API, model: str, body: Mapping[str, Any], request: Request) -> Question:
-        """A question for a request. Raises `TypeError` or `ValueError` if the body is not JSON."""
+        """Create a question for a request. Raises `TypeError` or `ValueError` if the body is not JSON."""
         text = json.dumps([model, request.seed, request.step, body], sort_keys=True)
         answer = next((body[name] for name in OUTPUT_LIMITS if isinstance(body.get(name), int)), 0)
         key = blake2b(text.encode(), digest_size=16).hexdigest()
@@ -72,11 +72,11 @@ class Trouble(NamedTuple):
 
     message: str
     passing: bool
-    """Whether another attempt may succeed."""
+    """Whether a retry may succeed."""
     after: float | None = None
-    """Seconds that the server asks to wait."""
+    """The wait that the server requests, in seconds."""
     health: Literal["well", "failing", "gone"] = "well"
-    """What it says about the server: a busy one is well, and one that takes no connection is gone."""
+    """The health of the server: a busy one is well, and one that accepts no connection is gone."""
 
 
 class Endpoint:
@@ -84,16 +84,16 @@ class Endpoint:
 
     def __init__(self, name: str, address: ModelAddress, today: Callable[[], float] = time) -> None:
         self.name = name
-        """The model and the server, as messages name them."""
+        """The model and the server as named in messages."""
         self.address = address
         self._today = today
         self._client = openai.AsyncOpenAI(
             api_key=address.key,
             base_url=address.url,
-            max_retries=0,  # ModelLimits has them
+            max_retries=0,  # see ModelLimits
             timeout=openai.Timeout(None, connect=CONNECT_SECONDS),
         )
-        # Resolved here: the SDK imports much for them, which must not count as part of an attempt.
+        # Resolved here, because the SDK imports much for them, which must not count as part of an attempt.
         self._respond = self._client.responses.with_raw_response.create
         self._complete = self._client.chat.completions.with_raw_response.create
 
@@ -102,9 +102,9 @@ class Endpoint:
         await self._client.close()
 
     async def attempt(self, question: Question, seconds: float) -> dict[str, Any] | Trouble:
-        """Send a request once, and return the server's reply as JSON data, or the trouble.
+        """Send a request once; returns the server's reply as JSON data, or the trouble.
 
-        The SDK's errors go no further: they may contain the key.
+        Errors of the SDK are not passed on, because they may contain the key.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -118,7 +118,7 @@ class Endpoint:
             health: Literal["failing", "gone"] = "gone" if type(cause).__name__.startswith("Connect") else "failing"
             return Trouble(self.address.hidden(f"cannot be reached: {cause}"), passing=True, health=health)
         except (openai.OpenAIError, TypeError, ValueError) as error:
-            return Trouble(self.address.hidden(f"cannot be asked: {error}"), passing=False)
+            return Trouble(self.address.hidden(f"cannot be called: {error}"), passing=False)
         return self._decoded(text)
 
     async def _send(self, question: Question) -> str:
@@ -126,7 +126,7 @@ class Endpoint:
         if question.api == "responses":
             return (await self._respond(model=model, extra_body=body, extra_headers=headers)).text
         reply = await self._complete(model=model, messages=(), extra_body=body, extra_headers=headers)
-        return reply.text  # the body has the messages
+        return reply.text  # the body with the messages
 
     def _refusal(self, error: openai.APIStatusError) -> Trouble:
         status, headers = error.status_code, error.response.headers
@@ -142,15 +142,15 @@ class Endpoint:
     def _decoded(self, text: str) -> dict[str, Any]:
         reply = parsed(text)
         if not isinstance(reply, dict):
-            raise ModelFailed(f"{self.name} answered with something that is not a JSON object: {text!r:.200}")
+            raise ModelFailed(f"{self.name} did not answer with a JSON object: {text!r:.200}")
         if "\\ud" in text or "\\uD" in text:
-            # A model that is cut off may leave half of a surrogate pair, which no store takes.
+            # A model that is cut off may leave half of a surrogate pair, which stores do not accept.
             return dict(json.loads(json.dumps(reply, ensure_ascii=False).encode(errors="replace")))
         return reply
 
 
 def retry_after(headers: Mapping[str, str], today: float) -> float | None:
-    """Seconds to wait, by the headers of a server's reply; None if they do not say."""
+    """The seconds to wait from the headers of a reply, if any."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -206,14 +206,14 @@ class EndpointPool:
             await member.endpoint.close()
 
     async def ask(self, api: API, body: Mapping[str, Any], request: Request) -> dict[str, Any]:
-        """Send a request until it is answered, its trouble will not pass, or a limit is reached.
+        """Send a request until it is answered, fails permanently, or reaches a limit.
 
         Returns the server's reply as JSON data. Raises `ModelFailed` or `ModelUnavailable`.
         """
         try:
             question = Question.of(api, self._members[0].endpoint.address.model, body, request)
         except (TypeError, ValueError) as error:
-            raise ModelFailed(f"{self.name} cannot be asked: {error}") from None
+            raise ModelFailed(f"{self.name} cannot be called: {error}") from None
         trip = _Trip(self._order(request.seed))
         began, attempts, spent = self._timing.now(), 0, 0.0
         while True:
@@ -236,13 +236,13 @@ class EndpointPool:
             logger.info("%s; attempt %d follows", trip.trouble, attempts + 1)
 
     def _order(self, seed: int) -> list[_Member]:
-        """The endpoints in the order of an episode: by rendezvous hashing, so that one that is gone moves no others."""
+        """The endpoints in order for an episode, by rendezvous hashing, so a lost endpoint moves no other episodes."""
         return sorted(self._members, key=lambda member: blake2b(f"{seed}/{member.url}".encode()).digest())
 
     async def _sent(
         self, question: Question, trip: _Trip, seconds: float
     ) -> tuple[_Member, dict[str, Any] | Trouble, float]:
-        """Send a request to the first endpoint that lets it pass; returns that, what came of it, and the seconds."""
+        """Send a request to the first endpoint that accepts it; returns the endpoint, the result and the seconds."""
         while True:
             member = trip.next(self._timing.now())
             with member.visit():
@@ -252,7 +252,7 @@ class EndpointPool:
                     return member, reply, self._timing.now() - began
 
     async def _permitted(self, member: _Member, tokens: int, trip: _Trip) -> bool:
-        """Wait until a request may be sent to an endpoint; False if it is better sent to another one."""
+        """Wait until a request may be sent to an endpoint; returns False if it should go to another one."""
         try:
             async with member.waiting():
                 await self._limiter.acquire(member.url, tokens)
@@ -266,7 +266,7 @@ class EndpointPool:
         return True
 
     async def _attempt(self, member: _Member, question: Question, seconds: float) -> dict[str, Any] | Trouble:
-        """Send a request, with the permit for it, which is given back with a report."""
+        """Send a permitted request, and release the permit with a report."""
         report = RequestReport(question.tokens, None, ok=None)
         try:
             reply = await member.endpoint.attempt(question, seconds)
@@ -290,16 +290,16 @@ def _report(question: Question, reply: dict[str, Any] | Trouble) -> RequestRepor
 
 
 class _Trip:
-    """Where a request goes: the endpoints in its order, and those that it has left in this round."""
+    """The route of a request: the endpoints in order, and those left in this round."""
 
     def __init__(self, order: Sequence[_Member]) -> None:
         self._order = order
         self.left: set[_Member] = set()
         self.trouble = ""
-        """What happened last."""
+        """The latest trouble."""
 
     def next(self, now: float) -> _Member:
-        """The endpoint to send to: if there is none, a new round begins with one that is well, or soon may be."""
+        """The next endpoint; after the last, a new round begins with one that is or may soon be healthy."""
         for member in self._order:
             if member not in self.left and member.takes(now):
                 return member
@@ -308,15 +308,15 @@ class _Trip:
 
 
 class _Member:
-    """An endpoint and its health. While it is ill it gets one request at a time, and after each failure a pause."""
+    """An endpoint and its health. While unhealthy, it gets one request at a time, with a pause after each failure."""
 
     def __init__(self, endpoint: Endpoint, limits: ModelLimits, timing: Timing) -> None:
         self.endpoint = endpoint
         self.url = endpoint.address.url
         self.ill = 0
-        """How often in a row it was found ill."""
+        """Consecutive times it was found unhealthy."""
         self.until = -inf
-        """When its pause ends."""
+        """The end of its pause."""
         self._limits = limits
         self._timing = timing
         self._failures = 0
@@ -324,12 +324,12 @@ class _Member:
         self._waiting: set[asyncio.Timeout] = set()
 
     def takes(self, now: float) -> bool:
-        """Whether it may be asked."""
+        """Whether it accepts a request."""
         return not self.ill or (now >= self.until and not self._probes)
 
     @contextmanager
     def visit(self) -> Iterator[None]:
-        """Keep others away from an endpoint that is ill while one request finds out how it is."""
+        """Block other requests to an unhealthy endpoint while one request probes it."""
         probes = self.ill > 0
         self._probes += probes
         try:
@@ -339,7 +339,7 @@ class _Member:
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Wait here for a permit; raises `TimeoutError` on `send_away`."""
+        """Wait for a permit; raises `TimeoutError` on `send_away`."""
         async with asyncio.timeout(None) as leaving:
             self._waiting.add(leaving)
             try:
@@ -348,12 +348,12 @@ class _Member:
                 self._waiting.discard(leaving)
 
     def send_away(self) -> None:
-        """Send the waiting requests to other endpoints."""
+        """Redirect the waiting requests to other endpoints."""
         while self._waiting:
             self._waiting.pop().reschedule(-inf)
 
     def note(self, reply: dict[str, Any] | Trouble) -> None:
-        """Learn from an attempt."""
+        """Update the health after an attempt."""
         health = reply.health if isinstance(reply, Trouble) else "well"
         if health == "well":
             self.ill, self.until, self._failures = 0, -inf, 0
@@ -363,8 +363,8 @@ class _Member:
             self.fall_ill()
 
     def fall_ill(self) -> None:
-        """Take it for ill, with a pause that grows."""
+        """Mark it as unhealthy, with a growing pause."""
         now = self._timing.now()
-        if now >= self.until:  # else requests that failed together are one failure
+        if now >= self.until:  # requests that failed together count as one failure
             self.ill += 1
             self.until = now + self._timing.pause(self.ill, self._limits)

@@ -13,13 +13,13 @@ from stateroom.session import result_of, text_of as text_of  # noqa: PLC0414 - i
 Item = dict[str, Any]
 
 ID_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
-"""How the ids of a model's items begin, by type."""
+"""The prefixes of the ids of a model's items, by type."""
 
 ROLES = ("user", "assistant", "system", "developer")
 
 
 def message(text: str) -> Item:
-    """A message of the assistant."""
+    """Create an assistant message."""
     return {
         "type": "message",
         "role": "assistant",
@@ -29,7 +29,7 @@ def message(text: str) -> Item:
 
 
 def function_call(name: str, call_id: str, /, **arguments: Any) -> Item:
-    """A tool call of the assistant."""
+    """Create a tool call of the assistant."""
     return {
         "type": "function_call",
         "call_id": call_id,
@@ -40,12 +40,12 @@ def function_call(name: str, call_id: str, /, **arguments: Any) -> Item:
 
 
 def function_call_output(call_id: str, output: str) -> Item:
-    """The result of a tool call."""
+    """Create the result of a tool call."""
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
 def response_object(id: str, model: str, output: Iterable[Item], tools: Sequence[Item] = (), **fields: Any) -> Item:
-    """A Responses object of what a model said and did, by default a complete one."""
+    """Create a Responses object for the output of a model, by default a completed one."""
     return {
         "id": f"resp_{id}",
         "object": "response",
@@ -61,9 +61,9 @@ def response_object(id: str, model: str, output: Iterable[Item], tools: Sequence
 
 
 def with_ids(items: Iterable[Item]) -> list[Item]:
-    """A response's output, in which what the model said and did has ids: its own, or else new ones by place.
+    """The output of a response, with ids for the model's items that lack them.
 
-    The Responses API always gives them, and NeMo Gym refuses messages and reasoning without.
+    The Responses API always has ids, and NeMo Gym refuses messages and reasoning without them.
     """
     return [
         {**item, "id": f"{ID_PREFIXES[item['type']]}_{place}"} if _lacks_id(item) else item
@@ -84,13 +84,13 @@ def input_items(given: Any) -> list[Item]:
 
 
 def checked_items(given: str | Item | Sequence[Item]) -> list[Item]:
-    """Items to add to a conversation, from a text, an item or several.
+    """Convert a text, an item or several items to items that can be added to a conversation.
 
-    A message may leave out its type. A tool call must be followed by its result, because no agent will run it. Raises
+    A message may omit its type. A tool call must be followed by its result, because no agent will run it. Raises
     `InvalidArguments` for anything that is not part of a conversation.
     """
     if not given or not isinstance(given, str | dict | Sequence):
-        raise _invalid("should be a text, an item or a list of items, and not empty")
+        raise _invalid("must be a text, an item or a list of items, and not empty")
     items = input_items([given] if isinstance(given, dict) else given)
     checked = [_checked_item(item, place) for place, item in enumerate(items)]
     _check_pairs(checked)
@@ -98,7 +98,7 @@ def checked_items(given: str | Item | Sequence[Item]) -> list[Item]:
 
 
 def kind_of(item: Item) -> str:
-    """`call` or `output` for a tool call or its result, else the item's role, else its type."""
+    """`call` or `output` for a tool call or its result, otherwise the role or type of the item."""
     kind = str(item.get("type"))
     if "call_id" in item or kind.startswith("function_call"):
         return "output" if kind.endswith("_output") else "call"
@@ -112,14 +112,14 @@ def message_text(items: Iterable[Item]) -> str:
 
 
 def with_names(items: Iterable[Item]) -> list[Item]:
-    """Items as a model reads them: a message that names its user begins with the name.
+    """Items as a model reads them: a message with a user name begins with that name.
 
-    Not every API has a field for it, and not every model is shown the field.
+    Not every API has a field for the name, and not every chat template shows it.
     """
-    return [_told_by_name(item) if item.get("role") == "user" and item.get("name") else item for item in items]
+    return [_prefixed_with_name(item) if item.get("role") == "user" and item.get("name") else item for item in items]
 
 
-def _told_by_name(item: Item) -> Item:
+def _prefixed_with_name(item: Item) -> Item:
     start, content = f"{item['name']}: ", item.get("content") or ""
     named = start + content if isinstance(content, str) else [{"type": "input_text", "text": start}, *content]
     return {**{key: value for key, value in item.items() if key != "name"}, "content": named}
@@ -135,7 +135,7 @@ def is_content(value: Any) -> bool:
 
 
 def is_name(value: Any) -> bool:
-    """Whether a value can be the name of a message's user: None, or a text as `session.log.checked_user` takes it."""
+    """Whether a value can be the user name of a message: None, or a text that `session.log.checked_user` accepts."""
     return value is None or (isinstance(value, str) and bool(value) and value.isprintable() and ": " not in value)
 
 
@@ -145,7 +145,7 @@ def last_user_text(conversation: list[Item]) -> str:
 
 
 def newest_turn(conversation: list[Item]) -> list[Item]:
-    """The items after the newest user message: what the agent has done about it."""
+    """The items after the newest user message."""
     users = (index for index, item in enumerate(conversation) if item.get("role") == "user")
     return conversation[max(users, default=-1) + 1 :]
 
@@ -158,7 +158,7 @@ def calls_of(response: Any, tool: str) -> list[Item]:
 
 
 def answers_in(output: Sequence[Item]) -> list[range]:
-    """The places of each answer of the model in a response's output; tool results or user messages separate them."""
+    """The positions of each answer in a response's output; tool results or user messages separate answers."""
     places: list[range] = []
     start = 0
     for place, item in enumerate([*output, None]):
@@ -171,37 +171,37 @@ def answers_in(output: Sequence[Item]) -> list[range]:
 
 
 def is_models(item: Item) -> bool:
-    """Whether a model has made an item."""
+    """Whether an item comes from a model."""
     kind = item.get("type", "message")
     return kind != "function_call_output" and (kind != "message" or item.get("role") == "assistant")
 
 
 def outputs_of(conversation: list[Item]) -> list[Any]:
-    """The results of all tool calls so far, decoded; a result that is not JSON stays a text."""
+    """The decoded results of all tool calls so far; a result that is not JSON stays a text."""
     return [result_of(item) for item in conversation if item.get("type") == "function_call_output"]
 
 
 def _checked_item(item: Any, place: int) -> Item:
     if not isinstance(item, dict):
-        raise _invalid(f"item {place} should be an object, not {item!r:.100}")
+        raise _invalid(f"item {place} must be an object, not {item!r:.100}")
     kind = item.get("type", "message")
     if not isinstance(kind, str):
-        raise _invalid(f"the type of item {place} should be a text")
+        raise _invalid(f"the type of item {place} must be a text")
     if kind == "message" and item.get("role") not in ROLES:
-        raise _invalid(f"the role of item {place} should be one of {', '.join(ROLES)}")
+        raise _invalid(f"the role of item {place} must be one of {', '.join(ROLES)}")
     if kind == "message" and (item.get("content") is None or not is_content(item["content"])):
-        raise _invalid(f"the content of item {place} should be a text, or a list of parts")
+        raise _invalid(f"the content of item {place} must be a text or a list of parts")
     if kind == "message" and not is_name(item.get("name")):
         raise _invalid(
-            f"the name of item {place} should be a text of printable characters, without a colon before a space"
+            f"the name of item {place} must be a text of printable characters without a colon before a space"
         )
     if kind_of(item) in ("call", "output") and not isinstance(item.get("call_id"), str):
-        raise _invalid(f"the call_id of item {place} should be a text")
+        raise _invalid(f"the call_id of item {place} must be a text")
     return {"type": kind, **item}
 
 
 def _check_pairs(items: Sequence[Item]) -> None:
-    """Raise if a call has no result, or a result has no call."""
+    """Raise an error for a call without a result or a result without a call."""
     waiting: list[str] = []
     for item in items:
         kind = kind_of(item)
@@ -209,7 +209,7 @@ def _check_pairs(items: Sequence[Item]) -> None:
             waiting.append(item["call_id"])
         elif kind == "output":
             if item["call_id"] not in waiting:
-                raise _invalid(f"there is no tool call for the result of {item['call_id']!r}")
+                raise _invalid(f"the result {item['call_id']!r} has no tool call")
             waiting.remove(item["call_id"])
     if waiting:
         raise _invalid(f"the tool call {waiting[0]!r} has no result")

@@ -38,16 +38,16 @@ Give a score from {low} (worst) to {high} (best). Answer with one JSON object an
 """The system prompt; `{rubric}`, `{low}` and `{high}` are filled in."""
 
 VOTE_SECONDS = 25.0
-"""The default timeout of a vote. It is below the 30 seconds of a verifier, so that the judge fails first."""
+"""The default timeout of a vote, below the 30 seconds of a verifier, so the judge fails first."""
 
 MAX_QUOTED_CHARACTERS = 200
-"""Characters of a model's answer that an error message quotes."""
+"""Characters of a model's answer that are quoted in an error message."""
 
 MAX_TEXTS = 10_000
-"""Texts in a memory cache."""
+"""The most texts in a memory cache."""
 
 FILE_LOCK_SECONDS = 10.0
-"""Seconds to wait for another process that writes to a cache file."""
+"""The time to wait for another process that writes to a cache file, in seconds."""
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Vote(msgspec.Struct, frozen=True, omit_defaults=True):
     """None if the vote failed."""
     reason: str = ""
     error: str = ""
-    """Why it failed, and what the model said."""
+    """Why the vote failed, with the model's text."""
 
 
 class Judgement(msgspec.Struct, frozen=True):
@@ -75,58 +75,58 @@ class Judgement(msgspec.Struct, frozen=True):
     score: float
     """On the judge's scale."""
     reason: str
-    """The reason of the vote that is nearest to the score."""
+    """The reason of the vote nearest to the score."""
     votes: list[Vote]
-    """All votes, including those that failed."""
+    """All votes, including failed ones."""
 
 
 def read_score(text: str) -> Reading:
-    """Read the score and the reason from the one JSON object in a text; words, or a fence, may surround it.
+    """Read the score and the reason from the only JSON object in a text; words or a code fence may surround it.
 
-    Raises `ValueError` if it is not clear which score is meant: it never guesses a number from words, and never picks
-    one of several objects, because one may be a quotation.
+    Raises `ValueError` if the score is unclear. The function never guesses a number from words, and never picks one of
+    several objects, because one may be a quotation.
     """
     start = text.find("{")
     if start < 0:
-        raise ValueError("there is no JSON object in it")
+        raise ValueError("the answer has no JSON object")
     try:
         data, end = _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"its JSON object cannot be read ({error})") from None
+        raise ValueError(f"the JSON object in the answer is invalid ({error})") from None
     if "{" in text[end:]:
-        raise ValueError("there is more than one JSON object in it")
+        raise ValueError("the answer has more than one JSON object")
     score, reason = data.get("score"), data.get("reason", "")
     if type(score) not in (int, float):
-        raise ValueError('its JSON object has no number as "score"')
+        raise ValueError('the JSON object in the answer has no numeric "score"')
     if not isinstance(reason, str):
-        raise ValueError('the "reason" in its JSON object is not a text')
+        raise ValueError('the "reason" in the JSON object is not a text')
     try:
         return Reading(float(score), reason)
     except OverflowError:
-        raise ValueError("its score is too large") from None
+        raise ValueError("the score is too large") from None
 
 
 def majority(scores: Sequence[float]) -> float:
-    """The score that more than half of the votes give. Raises `JudgeFailed` if there is none."""
+    """The score of more than half of the votes. Raises `JudgeFailed` without a majority."""
     [(score, count)] = Counter(scores).most_common(1)
     if 2 * count <= len(scores):
-        raise JudgeFailed(f"no score has more than half of the votes, which are {', '.join(map(str, scores))}")
+        raise JudgeFailed(f"no score has more than half of the votes: {', '.join(map(str, scores))}")
     return score
 
 
 class Judge:
-    """Scores answers by a rubric, with a model: `await judge.score(question=..., answer=..., **facts)`.
+    """Scores answers by a rubric with a model: `await judge.score(question=..., answer=..., **facts)`.
 
-    The model is a `Model`, or a spec as for `--model`: `"openai:NAME"`, `"chat:NAME@URL"` and so on. The judge opens
+    The model is a `Model`, or a spec as for `--model`, such as `"openai:NAME"` or `"chat:NAME@URL"`. The judge opens
     and closes the model of a spec itself.
 
-    The judge asks for all `votes` at once, each with its own seed, and `combine` makes one score of them: the mean,
-    `statistics.median`, `majority` or your own function. It asks again for a vote that `parse` cannot read (it raises
-    `ValueError`) or that is off the `scale`, up to `tries` times within `seconds`. If fewer than a `quorum` (by default
-    more than half) give a score, it raises `JudgeFailed` with what the model said: no score stands for a missing one.
+    The judge requests all `votes` concurrently, each with its own seed, and `combine` turns them into one score: the
+    mean, `statistics.median`, `majority` or your own function. It retries a vote that `parse` cannot read (it raises
+    `ValueError`) or that is off the `scale`, up to `tries` times within `seconds`. If fewer votes than the `quorum` (by
+    default more than half) have a score, it raises `JudgeFailed` with the model's texts instead of inventing a score.
 
-    Readable answers are cached by content, in memory or in the file that `cache` names: the judge does not ask the same
-    model twice about the same answer to the same question.
+    Readable answers are cached by content, in memory or in the file `cache`, so the judge never asks the same model
+    twice about the same answer to the same question.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Judge:
         return Judgement(score, reason, votes)
 
     async def verdict(self, *, question: Any, answer: Any, **facts: Any) -> Verdict:
-        """Score an answer as a verdict; the reward is 0 at the lower end of the scale, and 1 at the upper."""
+        """Score an answer as a verdict; the reward is 0 at the lower end of the scale and 1 at the upper end."""
         judgement = await self.score(question=question, answer=answer, **facts)
         low, high = self.scale
         reward = (judgement.score - low) / (high - low)
@@ -186,7 +186,7 @@ class Judge:
         try:
             shown = json.dumps(to_jsonable_python(facts), ensure_ascii=False, indent=2)
         except (PydanticSerializationError, ValueError, RecursionError) as error:
-            raise DefinitionError(f"what a judge is shown must be JSON data: {error}") from error
+            raise DefinitionError(f"the input of a judge must be JSON data: {error}") from error
         shown = shown.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair
         return [
             {"type": "message", "role": "system", "content": self._instructions},
@@ -204,7 +204,7 @@ class Judge:
         return vote
 
     async def _ask(self, items: list[Item], key: str) -> tuple[Vote, str]:
-        """A vote, and the text of the model's last answer."""
+        """A vote and the text of the model's last answer."""
         vote, text = Vote(), ""
         try:
             async with asyncio.timeout(self.seconds), self._model.use() as model:
@@ -219,7 +219,7 @@ class Judge:
                     vote = self._read(text)
                     if vote.score is not None:
                         break
-        except ModelUnavailable as error:  # the model itself has retried
+        except ModelUnavailable as error:  # the model has already retried
             vote = Vote(error=str(error))
         except TimeoutError:
             if vote.score is None:
@@ -227,12 +227,12 @@ class Judge:
         return vote, text
 
     def _read(self, text: str) -> Vote:
-        """The vote in a text; a failed one, if the text has no score on the scale."""
+        """The vote in a text; a failed vote if the text has no score on the scale."""
         low, high = self.scale
         try:
             score, reason = self.parse(text)
             if not low <= score <= high:
-                raise ValueError(f"its score is not from {low} to {high}")
+                raise ValueError(f"the score is not from {low} to {high}")
         except ValueError as error:
             return Vote(error=f"{error}: {_shortened(text)}")
         return Vote(score, reason)
@@ -249,7 +249,7 @@ class Judge:
 
 
 class MemoryCache:
-    """Texts by key, in memory. The oldest is dropped for a new one."""
+    """Texts by key, in memory. A new text replaces the oldest if the cache is full."""
 
     def __init__(self, max_texts: int = MAX_TEXTS) -> None:
         self._texts: LRU[str, str] = LRU(max_texts)
@@ -259,19 +259,19 @@ class MemoryCache:
         return self._texts.get(key)
 
     async def put(self, key: str, text: str) -> None:
-        """Keep a text; it replaces the one that has the key."""
+        """Store a text, replacing an earlier one with the same key."""
         self._texts.keep(key, text)
 
 
 class FileCache:
     """Texts by key, in an SQLite file that any number of processes may share.
 
-    Each use opens the file, so there is nothing to close; next to a model's answer that costs little. If the file
-    cannot be read or written later, the cache is empty, and a warning is logged.
+    Each access opens the file, which is cheap compared to a model's answer, so there is nothing to close. If the file
+    becomes unreadable or unwritable, the cache acts as empty, and a warning is logged.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises `CannotWrite` if the file cannot be made."""
+        """Raises `CannotWrite` if the file cannot be created."""
         self._path = path
         try:
             with closing(self._connect()) as file:
@@ -279,14 +279,14 @@ class FileCache:
                     "CREATE TABLE IF NOT EXISTS judge_answers (key TEXT PRIMARY KEY, text BLOB NOT NULL) WITHOUT ROWID"
                 )
         except sqlite3.Error as error:
-            raise CannotWrite(f"cannot keep a judge's answers in {path}: {error}") from error
+            raise CannotWrite(f"cannot store a judge's answers in {path}: {error}") from error
 
     async def get(self, key: str) -> str | None:
         """The text of a key."""
         return await asyncio.to_thread(self._get, key)
 
     async def put(self, key: str, text: str) -> None:
-        """Keep a text; it replaces the one that has the key."""
+        """Store a text, replacing an earlier one with the same key."""
         await asyncio.to_thread(self._put, key, text)
 
     def _connect(self) -> sqlite3.Connection:
@@ -307,11 +307,11 @@ class FileCache:
             with closing(self._connect()) as file:
                 file.execute("INSERT OR REPLACE INTO judge_answers VALUES (?, ?)", (key, written))
         except sqlite3.Error as error:
-            logger.warning("cannot keep a judge's answer in %s: %s", self._path, error)
+            logger.warning("cannot store a judge's answer in %s: %s", self._path, error)
 
 
 def _seed(key: str, attempt: int) -> int:
-    """The seed of an attempt, the same for the same question; small enough for any model."""
+    """The seed of an attempt, reproducible for the same question and small enough for any model."""
     return int.from_bytes(blake2b(f"{key}/{attempt}".encode(), digest_size=4).digest()) >> 1
 
 
@@ -320,27 +320,27 @@ def _shortened(text: str) -> str:
 
 
 def _check(votes: int, quorum: int, tries: int, scale: tuple[float, float], prompt: str) -> None:
-    """Raise `DefinitionError` for arguments that no judge can work with."""
+    """Raise `DefinitionError` for invalid arguments of a judge."""
     if votes < 1 or tries < 1:
         raise DefinitionError(f"a judge needs at least one vote and one try, not {votes} and {tries}")
     if not 1 <= quorum <= votes:
         raise DefinitionError(f"a quorum of {quorum} is not possible with {votes} votes")
     low, high = scale
     if not (isfinite(low) and isfinite(high) and low < high):
-        raise DefinitionError(f"a scale goes from a number to a larger one, not from {low} to {high}")
+        raise DefinitionError(f"the scale must go from a number to a larger one, not from {low} to {high}")
     try:
         fields = {name for _, name, _, _ in Formatter().parse(prompt) if name is not None}
     except ValueError as error:
-        raise DefinitionError(f"the prompt is not a template ({error}): write {{{{ for {{") from None
+        raise DefinitionError(f"the prompt is not a valid template ({error}); write {{{{ for a literal {{") from None
     if "rubric" not in fields or not fields <= {"rubric", "low", "high"}:
         asked = ", ".join(sorted(fields)) or "nothing"
-        raise DefinitionError(f"a prompt has a {{rubric}}, and may have a {{low}} and a {{high}}; this has {asked}")
+        raise DefinitionError(f"a prompt must have {{rubric}}, and may have {{low}} and {{high}}; this one has {asked}")
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keyed = dict(pairs)
     if len(keyed) < len(pairs):
-        raise ValueError("a key occurs twice")
+        raise ValueError("duplicate key")
     return keyed
 
 

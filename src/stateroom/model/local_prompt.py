@@ -13,7 +13,7 @@ from stateroom.session import parsed
 Schema = dict[str, Any]
 
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}
-"""JSON on one line, which saves tokens. Parts of a schema that cannot be enforced are ignored."""
+"""JSON on one line, to save tokens. Parts of a schema that cannot be enforced are ignored."""
 
 
 class AnswerFormat:
@@ -30,11 +30,11 @@ class AnswerFormat:
         elif not self.may_speak and choice != "required":
             raise ModelFailed(f"local models do not support the tool_choice {choice!r:.200}")
         if not self.tools and not self.may_speak:
-            raise ModelFailed(f"there is no tool for the tool_choice {choice!r:.200}")
+            raise ModelFailed(f"the tool_choice {choice!r:.200} does not match any tool")
 
     @property
     def free(self) -> bool:
-        """Whether there is no tool to call, so that an answer is plain text."""
+        """Whether no tool can be called, so an answer is plain text."""
         return not self.tools
 
     def schema(self) -> Schema:
@@ -52,7 +52,7 @@ class AnswerFormat:
         return {"x-guidance": _COMPACT, "$defs": definitions, "anyOf": ways}
 
     def instructions(self) -> str:
-        """The instructions for the model; the same for each choice, so that prompts begin alike."""
+        """The instructions for the model, independent of the choice, so prompts share a prefix."""
         lines = [
             "You solve the user's task step by step with tools. Each answer is one JSON object: one tool call, or a "
             "message.",
@@ -68,7 +68,7 @@ class AnswerFormat:
         return "\n".join(lines)
 
     def items(self, text: str, call_id: str) -> list[Item] | None:
-        """The items of an answer; None if it is incomplete, or has another format."""
+        """The items of an answer; None if it is incomplete or has another format."""
         if self.free:
             return [message(text)]
         match parsed(text):
@@ -80,7 +80,7 @@ class AnswerFormat:
 
 
 def messages_for(items: Iterable[Item], form: AnswerFormat, instructions: str = "") -> list[dict[str, str]]:
-    """The messages of a request. User and assistant alternate, because some chat templates require it."""
+    """The messages of a request. User and assistant alternate, as some chat templates require."""
     system = [text for text in (instructions, "" if form.free else form.instructions()) if text]
     turns: list[dict[str, str]] = []
     for item in with_names(items):
@@ -106,7 +106,7 @@ def _as_message(text: str) -> str:
 
 
 def _said(item: Item, form: AnswerFormat) -> tuple[str, str]:
-    """The role and the text of an item; reasoning is left out."""
+    """The role and the text of an item, without reasoning."""
     match item.get("type", "message"):
         case "function_call":
             return "assistant", _as_call(item.get("name"), parsed(item.get("arguments") or "{}"))

@@ -1,4 +1,4 @@
-"""`Model`: the one interface to whatever answers a conversation."""
+"""`Model`: the interface of everything that answers a conversation."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What a model is asked to answer. Do not change its lists: they may be those of the conversation itself."""
+    """A request to a model. Do not change its lists, which may belong to the conversation."""
 
     items: Sequence[Item]
-    """The part of the conversation that the model sees, as Responses items."""
+    """The visible part of the conversation, as Responses items."""
     tools: Sequence[Item] = ()
-    """The functions that it may call, in the format of the Responses API."""
+    """The functions that the model may call, in the format of the Responses API."""
     settings: Mapping[str, Any] = NO_SETTINGS
     """Other parameters of the Responses API, such as `temperature`, `max_output_tokens` and `tool_choice`."""
     seed: int = 0
-    """The seed of the episode, for models that take one."""
+    """The seed of the episode, for models that support one."""
     step: int = 0
-    """The number of answers that the model has given in the episode so far."""
+    """The number of earlier answers in the episode."""
     tokens: bool = False
-    """Whether the answer should have its exact tokens (see `stateroom.model.segments`)."""
+    """Whether the answer must include its exact tokens (see `stateroom.model.segments`)."""
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,9 +43,9 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Input tokens that were cached."""
+    """Cached input tokens."""
     reasoning_tokens: int = 0
-    """Output tokens that were spent on reasoning."""
+    """Output tokens used for reasoning."""
 
     def plain(self) -> dict[str, Any]:
         """The `usage` object of the Responses API."""
@@ -62,7 +62,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A model's answer: tool calls, or a message without any; reasoning may come first."""
+    """The answer of a model: tool calls, or a message without calls; reasoning may come first."""
 
     items: list[Item]
     usage: Usage | None = None
@@ -75,7 +75,7 @@ class Model(ABC):
     """Answers conversations, which are lists of items of OpenAI's Responses API."""
 
     name: str = "model"
-    """The name in files and messages; the name of the class, unless set. It never contains a secret."""
+    """The name in files and messages, by default the name of the class. It must not contain a secret."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -86,13 +86,13 @@ class Model(ABC):
     async def answer(self, request: Request) -> Answer:
         """Return the next items of a conversation.
 
-        Raises `ModelUnavailable` when the model cannot be reached or is too busy, so that the same request may succeed
-        later, and `ModelFailed` when it refuses the request or its answer cannot be read.
+        Raises `ModelUnavailable` if the model cannot be reached or is too busy, so a retry may succeed later, and
+        `ModelFailed` if it refuses the request or its answer cannot be read.
         """
 
 
 async def answer_of(model: Model, request: Request) -> Answer:
-    """Ask a model, and check its answer; `ModelFailed` says what is wrong with it."""
+    """Ask a model, and check its answer. Raises `ModelFailed` if the answer is invalid."""
     try:
         with contained:
             return _checked(await model.answer(request), model.name, request)
@@ -109,12 +109,12 @@ def _checked(answer: Any, name: str, request: Request) -> Answer:
     if not isinstance(items, list) or not all(map(_is_item, items)):
         raise ModelFailed(f"{name} must answer with a list of Responses items, not {items!r:.200}")
     try:
-        json.dumps(without_tokens(items) if request.tokens else items)  # whoever asks for tokens checks them
+        json.dumps(without_tokens(items) if request.tokens else items)  # the caller checks requested tokens
     except (TypeError, ValueError, RecursionError) as error:
         raise ModelFailed(f"{name} answered with items that are not JSON: {error}") from error
     for item in items:
         if item["type"] == "function_call_output":
-            raise ModelFailed(f"{name} made up the result of a tool call: {item!r:.200}")
+            raise ModelFailed(f"{name} invented the result of a tool call: {item!r:.200}")
         if item["type"] == "function_call" and not _is_call(item):
             raise ModelFailed(f"{name} made a tool call without call_id, name or arguments: {item!r:.200}")
         if item["type"] in ("message", "reasoning") and not is_content(item.get("content")):

@@ -1,4 +1,4 @@
-"""Policies: models that follow a rule or a script, so that environments run, and are tested, without a real model."""
+"""Policies: models that follow a rule or a script, to run and test environments without a real model."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from stateroom.model.items import Item, function_call, message
 from stateroom.model.model import Answer, Model, Request
 
 Line = Answer | list[Item] | str | Exception
-"""An answer, its items, or its text; an exception is raised."""
+"""An answer, its items or its text, or an exception to raise."""
 
 
 class Policy(Model):
-    """A model that answers by a rule. One instance acts in one episode, and takes all randomness from its `seed`.
+    """A model that answers by a rule. One instance acts in one episode and takes all randomness from its `seed`.
 
-    A policy sees what a model sees: the conversation so far, the tools and the `instructions`. Another process may take
-    over an episode with a new instance, so a policy keeps nothing between answers, and its `rng` is seeded again for
-    each of them.
+    A policy sees what a model sees: the conversation so far, the tools and the `instructions`. Another process may
+    continue an episode with a new instance, so a policy must keep nothing between answers, and its `rng` is seeded
+    again for each answer.
     """
 
     instructions: str = ""
@@ -34,7 +34,7 @@ class Policy(Model):
 
     @abstractmethod
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item] | Awaitable[list[Item]]:
-        """Return the next items: tool calls, or a message without any, which ends the turn. May be async."""
+        """Return the next items: tool calls, or a message without calls, which ends the turn. May be async."""
 
     async def answer(self, request: Request) -> Answer:
         self.prepare(request)
@@ -42,15 +42,15 @@ class Policy(Model):
         return Answer(await answer if inspect.isawaitable(answer) else answer)
 
     def prepare(self, request: Request) -> None:
-        """Set what `respond` may use besides its arguments."""
+        """Set the attributes that `respond` may use besides its arguments."""
         self.rng.seed(self.seed * 1_000_003 + request.step)
         self.instructions = str(request.settings.get("instructions") or "")
 
 
 class Noisy(Policy):
-    """Does what a better policy does, but makes errors in a fixed share of the episodes.
+    """Acts like a better policy, but makes errors in a fixed share of the episodes.
 
-    A subclass names the better policy in `better`, and makes the errors in `err`.
+    A subclass sets the better policy in `better`, and adds the errors in `err`.
     """
 
     better: ClassVar[type[Policy]]
@@ -77,15 +77,15 @@ class Noisy(Policy):
 
     @abstractmethod
     def err(self, items: list[Item]) -> list[Item]:
-        """Return the items with an error in them."""
+        """Return the items with an error."""
 
 
 class Gold(Model):
-    """Plays the gold actions of a task, one in each answer, and then says that it is done.
+    """Plays the gold actions of a task, one per answer, and ends with a message.
 
-    A task row lists them in its field `gold`, or `ground_truth` as NeMo Gym's rows do. An action is a call,
-    `{"name": "pay", "arguments": {"amount": 3}}`, also with its arguments as JSON in a text, or something said to the
-    environment's user, `{"message": "May I?"}`. `BadTask` if the row has none.
+    A task row lists them in the field `gold`, or `ground_truth` as in NeMo Gym. An action is a call,
+    `{"name": "pay", "arguments": {"amount": 3}}`, whose arguments may also be a JSON text, or a message to the
+    environment's user, `{"message": "May I?"}`. Raises `BadTask` if the row has none.
     """
 
     name = "gold"
@@ -110,18 +110,18 @@ GOLD_FIELDS = ("gold", "ground_truth")
 
 
 def gold_actions(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The gold actions that a task row declares; `BadTask` says what is wrong with them."""
+    """The gold actions of a task row. Raises `BadTask` if they are missing or invalid."""
     actions = next((row[field] for field in GOLD_FIELDS if field in row), None)
     if not isinstance(actions, list):
-        raise BadTask("gold: the task declares no gold actions; list them in the field `gold`, or use another model")
+        raise BadTask("gold: the task has no gold actions; list them in the field `gold`, or use another model")
     for number, action in enumerate(actions, 1):
         if not (isinstance(action, dict) and any(isinstance(action.get(name), str) for name in ("name", "message"))):
-            raise BadTask(f"gold: action {number} is neither a call, with a name, nor a message: {action!r:.100}")
+            raise BadTask(f"gold: action {number} must be a call with a name, or a message: {action!r:.100}")
     return actions
 
 
 class Scripted(Model):
-    """Gives the answers of a list, in order: one for each request of an episode."""
+    """Returns the answers of a list in order, one for each request of an episode."""
 
     name = "scripted"
 

@@ -1,4 +1,4 @@
-"""Remote models: what they are asked, and how their replies are read, in OpenAI's Responses or Chat Completions API."""
+"""Remote models with OpenAI's Responses or Chat Completions API: requests and replies."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from stateroom.model.segments import without_tokens
 from stateroom.model.settings import chat_settings, object_at, usage_of
 
 NOT_SETTINGS = frozenset({"model", "input", "messages", "tools", "stream", "stream_options", "background", "n"})
-"""Parameters that settings cannot set."""
+"""Parameters that settings cannot override."""
 
 ENCRYPTED = "reasoning.encrypted_content"
-"""What to include, so that the next request can send the model its reasoning back."""
+"""The `include` parameter, needed to send the reasoning back with the next request."""
 
 TOKENS = {"return_token_ids": True, "logprobs": True, "top_logprobs": 0}
-"""The parameters of chat with which vLLM reports an answer's tokens and their log-probabilities."""
+"""The chat parameters that make vLLM report the tokens of an answer and their log-probabilities."""
 
 PASSING_CODES = frozenset({"server_error", "rate_limit_exceeded"})
-"""Error codes after which the same request may succeed later."""
+"""Error codes after which a retry may succeed later."""
 
 
 class ResponsesModel(Model):
     """A model with the Responses API; the server stores nothing.
 
-    That API has no seed. With `sends_seed` the request has the seed in its `metadata`, for servers that look there.
+    This API has no seed. With `sends_seed`, the request has the seed in its `metadata`, for servers that read it there.
     """
 
     def __init__(self, pool: EndpointPool, *, sends_seed: bool) -> None:
@@ -45,7 +45,7 @@ class ResponsesModel(Model):
         except ModelFailed as error:
             if "include" in request.settings or "encrypted" not in str(error).lower():
                 raise
-            self._includes_reasoning = False  # it does not reason, and refuses this parameter
+            self._includes_reasoning = False  # a model without reasoning refuses this parameter
             reply = await self._pool.ask("responses", self._body(request), request)
         return self._read(reply)
 
@@ -66,7 +66,7 @@ class ResponsesModel(Model):
             raise kind(f"{self.name} gave no answer: the response is {status}, {error or why!r:.500}")
         output = reply.get("output")
         if not isinstance(output, list):
-            raise ModelFailed(f"{self.name} answered with a response that has no output: {reply!r:.300}")
+            raise ModelFailed(f"{self.name} answered with a response without output: {reply!r:.300}")
         return Answer(output, usage_of(reply.get("usage")), truncated=status == "incomplete")
 
 
@@ -110,7 +110,7 @@ def _choice(reply: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _tokens(reply: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
-    """The token fields of an answer, where vLLM reports them next to the message."""
+    """The token fields of an answer, if the server reports them next to the message, as vLLM does."""
     fields = {"prompt_token_ids": reply.get("prompt_token_ids"), "generation_token_ids": choice.get("token_ids")}
     tokens = object_at(choice, "logprobs").get("content")
     if fields["generation_token_ids"] is not None and isinstance(tokens, list):
@@ -119,5 +119,5 @@ def _tokens(reply: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings to send with a request: those that are not None."""
+    """The settings to send with a request, without those that are None."""
     return {name: value for name, value in settings.items() if value is not None and name not in NOT_SETTINGS}

@@ -1,8 +1,8 @@
-"""`Replayed`: a model that gives the answers in a rollouts file again.
+"""`Replayed`: a model that repeats the answers in a rollouts file.
 
 It finds an episode by the task's `input`. If the file has several episodes with the same input, it takes the one with
-the request's seed, or else lets the seed choose. Step `k` gets the `k`-th answer, as long as the conversation so far
-equals the recorded one: if a tool now gives another result, the old answer would not fit it.
+the request's seed, otherwise the seed chooses one. Step `k` gets the `k`-th answer, as long as the conversation equals
+the recorded one: an old answer does not fit a changed tool result.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class RecordedEpisode(NamedTuple):
     """A recorded episode."""
 
     key: tuple[int, int]
-    """The indexes of its task and rollout."""
+    """The indices of its task and rollout."""
     id: Any
-    """The id of its response; it contains the seed if Stateroom ran the episode."""
+    """The id of its response, which contains the seed if Stateroom ran the episode."""
     output: list[Item]
     answers: list[range]
-    """The place of each answer of the model in the output."""
+    """The positions of each answer in the output."""
 
 
 class Replayed(Model):
-    """Gives recorded answers again; one instance serves any number of episodes."""
+    """Repeats recorded answers; one instance serves any number of episodes."""
 
     def __init__(self, rows: Iterable[Row], name: str = "replay") -> None:
         self.name = name
@@ -74,20 +74,20 @@ class Replayed(Model):
             if repeats:
                 return length, _chosen(repeats, request.seed)
         opening = next((text_of(item) for item in request.items if item.get("role") == "user"), "")
-        raise ModelFailed(f"{self.name} has no episode of this task: {opening!r:.200}")
+        raise ModelFailed(f"{self.name} has no episode for this task: {opening!r:.200}")
 
     def _compare(self, items: Sequence[Item], shown: Key, before: list[Item]) -> None:
-        """Raise `ModelFailed` unless the conversation equals the recorded one so far."""
+        """Raise `ModelFailed` unless the conversation so far equals the recorded one."""
         for place, (item, digest, old) in enumerate(zip(items, shown, before, strict=False)):
             if digest != _digest(old):
                 raise ModelFailed(
                     f"{self.name}: item {place} after the task differs from the recorded episode: "
-                    f"it is {_text(item):.300}, and the recorded one {_text(old):.300}"
+                    f"it is {_text(item):.300}, but was {_text(old):.300}"
                 )
         if len(items) != len(before):
             raise ModelFailed(
-                f"{self.name}: the conversation has {len(items)} items after the task, "
-                f"and the recorded episode {len(before)} at this point, without reasoning"
+                f"{self.name}: the conversation has {len(items)} items after the task, but the recorded episode has "
+                f"{len(before)} at this point, without reasoning"
             )
 
 
@@ -103,14 +103,14 @@ def _recorded(row: Row, number: int) -> tuple[Key, RecordedEpisode]:
     output = response.get("output") if isinstance(response, dict) else None
     given = asked.get("input") if isinstance(asked, dict) else None
     if not isinstance(given, str | list) or not isinstance(output, list) or not isinstance(response, dict):
-        raise BadTask(f"episode {number} has no responses_create_params.input or no response.output to replay")
+        raise BadTask(f"episode {number} cannot be replayed without responses_create_params.input and response.output")
     if not all(isinstance(item, dict) and is_content(item.get("content")) for item in [*input_items(given), *output]):
-        raise BadTask(f"episode {number} has something in its input or output that is not an item of a conversation")
+        raise BadTask(f"episode {number} has an input or output item that is not an item of a conversation")
     opening = tuple(map(_digest, _significant(input_items(given))))
     key = _index(row, "_ng_task_index", 0), _index(row, "_ng_rollout_index", number)
     answers = answers_in(output)
     if response.get("status") == "completed" and not (output and is_models(output[-1])):
-        answers.append(range(len(output), len(output)))  # the model ended it with an empty answer
+        answers.append(range(len(output), len(output)))  # the model ended with an empty answer
     return opening, RecordedEpisode(key, response.get("id"), output, answers)
 
 
@@ -120,7 +120,7 @@ def _index(row: Row, name: str, default: int) -> int:
 
 
 def _significant(items: Iterable[Item]) -> list[Item]:
-    """The items that identify a conversation: no reasoning and no empty messages, which some APIs drop."""
+    """The items that identify a conversation, without reasoning and empty messages, which some APIs drop."""
     return [item for item in items if item.get("type") != "reasoning" and not _is_empty(item)]
 
 
@@ -130,7 +130,7 @@ def _is_empty(item: Item) -> bool:
 
 
 def _digest(item: Item) -> bytes:
-    """A digest of an item's content, without ids; arguments and outputs are compared by value, however written."""
+    """A digest of an item's content without ids; arguments and outputs are compared by value."""
     kind = item.get("type", "message")
     match kind:
         case "message":

@@ -1,15 +1,15 @@
-"""Exact tokens: what a model has read and written, as its server reports it, on the last item of each answer.
+"""Exact tokens: the tokens that a model read and wrote, as reported by its server, on the last item of each answer.
 
-| field | holds |
+| field | content |
 |---|---|
-| `prompt_token_ids` | the tokens that the model read: all, or those since its last answer if `prompt_is_delta` |
+| `prompt_token_ids` | the tokens that the model read: all, or only those since its last answer if `prompt_is_delta` |
 | `generation_token_ids` | the tokens that it wrote |
 | `generation_log_probs` | the log-probability of each of these |
-| `prompt_is_delta` | false where a **segment** begins; missing where a server's report is stored as it came |
+| `prompt_is_delta` | false at the start of a **segment**; missing if a server's report is stored unchanged |
 
-A trainer takes a conversation as one sequence only if each prompt begins with everything before it: the prompt and the
-answer of the step before. So a segment is a part of a conversation in which that holds. A conversation is one segment,
-unless its view was compacted, or its server has tokenised earlier answers anew.
+A trainer can use a conversation as one sequence only if each prompt begins with the prompt and the answer of the
+previous step. A segment is a part of a conversation for which this holds. A conversation is one segment, unless its
+view was compacted or its server tokenised earlier answers again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOKEN_LISTS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs
 TOKEN_FIELDS = (*TOKEN_LISTS, "prompt_is_delta")
 
 Exactness = Literal["exact", "split"]
-"""What becomes of a prompt that does not begin with everything before it: a failed episode, or a new segment."""
+"""The effect of a prompt that does not begin with all earlier tokens: a failed episode, or a new segment."""
 
 
 class Segment:
@@ -37,7 +37,7 @@ class Segment:
         self.ids: list[int] = []
 
     def recall(self, items: Iterable[Item]) -> None:
-        """Add the tokens of items that are in the log."""
+        """Add the tokens of items in the log."""
         for item in items:
             if item.get("generation_token_ids"):
                 if not item.get("prompt_is_delta"):
@@ -45,15 +45,15 @@ class Segment:
                 self.ids += [*item["prompt_token_ids"], *item["generation_token_ids"]]
 
     def extend(self, items: Sequence[Item], model: str, exactness: Exactness) -> list[Item]:
-        """Add the tokens of an answer; gives its items with the tokens since the answer before.
+        """Add the tokens of an answer; returns its items with the tokens since the previous answer.
 
-        Raises `ModelFailed` if the answer has no tokens, or, with `exact`, if they do not continue those before.
+        Raises `ModelFailed` if the answer has no tokens or, with `exact`, if they do not continue the earlier ones.
         """
         place = _place_of_tokens(items, model)
         try:
             tokens = AnswerTokens.of(items[place])
         except ValueError as error:
-            raise ModelFailed(f"{model} reported tokens that do not fit: {error}") from None
+            raise ModelFailed(f"{model} reported inconsistent tokens: {error}") from None
         prompt, written = tokens.prompt_token_ids, tokens.generation_token_ids
         is_delta = bool(self.ids)
         if is_delta and prompt[: len(self.ids)] != self.ids:
@@ -71,14 +71,14 @@ class Segment:
         both = zip(prompt, self.ids, strict=False)
         place = next((place for place, (new, old) in enumerate(both) if new != old), len(prompt))
         return (
-            f"{model} tokenises earlier answers anew: its prompt differs at token {place} from the {len(self.ids)} "
-            "tokens before, so a trainer could not take both as one sequence. Use a chat template that keeps earlier "
-            "turns as they are, or split the episode into segments (`record_tokens`: split)"
+            f"{model} tokenised earlier answers again: its prompt differs at token {place} from the {len(self.ids)} "
+            "earlier tokens, so they are not one sequence for a trainer. Use a chat template that keeps earlier turns "
+            "unchanged, or split the episode into segments (`record_tokens`: split)"
         )
 
 
 def without_tokens(items: Iterable[Item]) -> list[Item]:
-    """Items without their token fields; those that have none are the same objects."""
+    """Items without their token fields; items without tokens are returned unchanged."""
     return [
         {name: value for name, value in item.items() if name not in TOKEN_FIELDS}
         if "generation_token_ids" in item
@@ -107,8 +107,8 @@ def _place_of_tokens(items: Sequence[Item], model: str) -> int:
     if len(places) != 1:
         what = "no tokens" if not places else f"the tokens of {len(places)} answers"
         raise ModelFailed(
-            f"{model} reported {what} with its answer; to record tokens needs a server that reports them for each, as "
-            "vLLM does with return_token_ids"
+            f"{model} reported {what} with its answer; to record tokens, use a server that reports them for each "
+            "answer, as vLLM does with return_token_ids"
         )
     return places[0]
 
@@ -116,11 +116,11 @@ def _place_of_tokens(items: Sequence[Item], model: str) -> int:
 TokenID = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
 LogProbability = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
-"""A number: NaN and infinities are of no use to a trainer."""
+"""A finite number."""
 
 
 class AnswerTokens(msgspec.Struct):
-    """The tokens of an answer, as the item has them that carries them."""
+    """The tokens of an answer, as stored on its item."""
 
     prompt_token_ids: list[TokenID]
     generation_token_ids: list[TokenID]
@@ -128,9 +128,9 @@ class AnswerTokens(msgspec.Struct):
 
     @classmethod
     def of(cls, item: Item) -> AnswerTokens:
-        """The tokens on an item; `ValueError` says what is wrong with them."""
+        """The tokens on an item. Raises `ValueError` if they are invalid."""
         tokens = msgspec.convert(item, cls)
         written, log_probs = len(tokens.generation_token_ids), len(tokens.generation_log_probs)
         if written != log_probs:
-            raise ValueError(f"{written} tokens, and {log_probs} log-probabilities of them")
+            raise ValueError(f"{written} tokens, but {log_probs} log-probabilities")
         return tokens

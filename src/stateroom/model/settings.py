@@ -1,4 +1,4 @@
-"""Request parameters and token usage: Responses to Chat Completions, and back.
+"""Convert request parameters and token usage between Responses and Chat Completions.
 
 Most parameters are the same in both, and unknown ones pass unchanged.
 """
@@ -11,11 +11,11 @@ from typing import Any
 from stateroom.model.model import Usage
 
 ONLY_RESPONSES = frozenset({"include", "truncation"})
-"""Parameters of Responses that have no meaning in chat, and can be left out."""
+"""Parameters of Responses without a meaning in chat, which are dropped."""
 
 
 def chat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of Responses as parameters of chat; `instructions` are a message there, and stay."""
+    """Convert parameters of Responses to chat; `instructions` stay, since they are a message in chat."""
     chat: dict[str, Any] = {}
     for name, value in settings.items():
         match name:
@@ -37,7 +37,7 @@ def chat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def responses_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters of chat as parameters of Responses."""
+    """Convert parameters of chat to Responses."""
     responses: dict[str, Any] = {}
     for name, value in parameters.items():
         match name:
@@ -74,7 +74,7 @@ def chat_usage(usage: Usage) -> dict[str, Any]:
 
 
 def usage_of(reported: Any) -> Usage | None:
-    """Token counts from the `usage` of either API; None if there is none."""
+    """Token counts from the `usage` of either API, if any."""
     if not isinstance(reported, dict):
         return None
     into, out = ("prompt", "completion") if "prompt_tokens" in reported else ("input", "output")
@@ -87,7 +87,7 @@ def usage_of(reported: Any) -> Usage | None:
 
 
 def object_at(reply: dict[str, Any], name: str) -> dict[str, Any]:
-    """An object in a server's reply; empty if it is not there, or something else is."""
+    """An object in a server's reply; empty if the field is missing or not an object."""
     value = reply.get(name)
     return value if isinstance(value, dict) else {}
 
@@ -97,7 +97,7 @@ def _count(value: Any) -> int:
 
 
 def _renamed(value: dict[str, Any], name: str, names: dict[str, str]) -> dict[str, Any]:
-    """Some keys of an object under their own names in chat, and the rest under the old name."""
+    """Move some keys of an object to their names in chat, and keep the rest under the old name."""
     rest = {key: field for key, field in value.items() if key not in names}
     renamed = {names[key]: field for key, field in value.items() if key in names}
     return renamed | ({name: rest} if rest else {})

@@ -1,9 +1,9 @@
-"""`open_model`: a model from its spec, as a user types it.
+"""`open_model`: open a model from a spec.
 
 | spec | model |
 |---|---|
 | `reference`, `noisy`, ... | a policy of the environment |
-| `gold` | the gold actions of each task, unless the environment has a policy of that name |
+| `gold` | the gold actions of each task, unless the environment has a policy with this name |
 | `module:Class`, `path.py:Class` | a `Policy` or `Model` class of the user |
 | `openai:NAME` | an OpenAI model; the key is in `OPENAI_API_KEY` |
 | `responses:NAME@URL`, `chat:NAME@URL` | a model on any server with OpenAI's Responses or Chat Completions API |
@@ -38,7 +38,7 @@ REFERENCE = "reference"
 NO_ROW: Mapping[str, Any] = MappingProxyType({})
 
 REMOTE = ("openai", "responses", "chat")
-"""The kinds of models on servers."""
+"""The kinds of remote models."""
 
 KINDS = (
     "openai:NAME, responses:NAME@URL, chat:NAME@URL, local, local:PATH.gguf, transformers:PATH, replay:FILE, gold, "
@@ -58,22 +58,22 @@ class ModelSource:
         connects: bool = False,
     ) -> None:
         self.name = name
-        """The spec, as the user typed it; it never contains a secret."""
+        """The spec as typed by the user; it never contains a secret."""
         self.connects = connects
-        """Whether the models have connections, which belong to an event loop."""
+        """Whether the models have connections that belong to an event loop."""
         self._make = make
         self._closing = closing
 
     def check_task(self, row: Mapping[str, Any]) -> None:
-        """Raise `BadTask` if there can be no model for a task."""
+        """Raise `BadTask` if a task cannot have a model."""
 
     def for_episode(self, seed: int, row: Mapping[str, Any] = NO_ROW) -> Model:
-        """Return the model of an episode: a new one, or one that all episodes share. `row` is the task's."""
+        """Return the model of an episode, which may be shared by all episodes. `row` is the row of the task."""
         try:
             with contained:
                 return self._make(seed)
         except Exception as error:
-            raise ModelFailed(f"{self.name} cannot be made: {type(error).__name__}: {error}") from error
+            raise ModelFailed(f"cannot create {self.name}: {type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
         """Release the connections and memory of the models."""
@@ -88,7 +88,7 @@ class ModelSource:
 
 
 class GoldSource(ModelSource):
-    """Gives each episode the gold actions of its task."""
+    """Plays the gold actions of each task."""
 
     def __init__(self) -> None:
         super().__init__(GOLD, lambda seed: Gold(NO_ROW))
@@ -101,15 +101,15 @@ class GoldSource(ModelSource):
 
 
 class SharedModel:
-    """A model, or a spec, that its users share: no owner has to close it, and it may outlive an event loop.
+    """A model or a spec that several users share, without an owner to close it; it may outlive an event loop.
 
-    Connections are open only while the model is in use. A local model is loaded on first use, and stays in memory as
+    Connections are open only while the model is in use. A local model is loaded on first use and stays in memory as
     long as this object.
     """
 
     def __init__(self, model: Model | str) -> None:
         self._model = model
-        self._source: ModelSource | None = self._open()  # at once, so that a wrong spec fails early
+        self._source: ModelSource | None = self._open()  # opened now, so a wrong spec fails early
         self.name = self._source.name
         self._users = 0
 
@@ -131,7 +131,7 @@ class SharedModel:
 
 
 def default_model(policies: Mapping[str, Any], rows: Iterable[Mapping[str, Any]]) -> str | None:
-    """The model where none is named: the reference policy or else, if all tasks have them, the gold actions."""
+    """The default model: the reference policy or, if all tasks have them, the gold actions."""
     if REFERENCE in policies:
         return REFERENCE
     return GOLD if all(any(field in row for field in GOLD_FIELDS) for row in rows) else None
@@ -145,29 +145,27 @@ def open_model(
     limiter: Limiter | None = None,
     api_key_env: str | None = None,
 ) -> ModelSource:
-    """Open the model that a spec names; `policies` are those that a name alone selects.
+    """Open the model of a spec; `policies` are those that can be selected by name.
 
-    In place of a spec it takes a model, which all episodes share, or the class of a policy or model. `limits` apply to
-    a model behind an address, and `api_key_env` names the environment variable with its key. A `limiter` is shared
-    with others that send requests to the same servers; by default the model has one of its own. Raises `NotFound` if
-    there is no such model, file or package, and `InvalidModel` if it cannot be used.
+    Instead of a spec you can pass a model, which all episodes share, or a class of a policy or model. `limits` apply to
+    remote models, and `api_key_env` names the environment variable with the API key. A `limiter` is shared with others
+    that send requests to the same servers; by default the model creates one. Raises `NotFound` if the model, file or
+    package does not exist, and `InvalidModel` if it cannot be used.
     """
     if not isinstance(spec, str):
         if limits is not None:
             raise InvalidModel(
-                f"{spec!r:.100} is made already, and takes no limits: give them to `open_model` with a spec"
+                f"{spec!r:.100} is already created, so it cannot take limits; pass them to `open_model` with a spec"
             )
         return _of_object(spec)
     kind, _, rest = spec.partition(":")
     if spec in policies or kind not in REMOTE:
         if api_key_env is not None:
             raise InvalidModel(
-                f"the model {kind!r} is not on a server, and needs no key from {api_key_env}: leave that out"
+                f"the model {kind!r} is not remote and needs no key from {api_key_env}; omit api_key_env"
             )
         if limits is not None:
-            raise InvalidModel(
-                f"the model {kind!r} is not on a server, and its requests have no limits: leave those out"
-            )
+            raise InvalidModel(f"the model {kind!r} is not remote, so it cannot have request limits; omit them")
     if spec in policies:
         return _of_class(spec, policies[spec])
     match kind:
@@ -181,9 +179,9 @@ def open_model(
             return _local(spec, Path(rest) if rest else None)
         case "transformers" if rest:
             return _transformers(spec, Path(rest))
-    if not rest or "://" in spec:  # only the wrong part is shown: the rest may contain a password
-        own = f"there are {', '.join(policies)}, and " if policies else "there are "
-        raise NotFound(f"no model is called {kind!r}; {own}{KINDS}")
+    if not rest or "://" in spec:  # the rest is not shown, since it may contain a password
+        own = f"{', '.join(policies)}, " if policies else ""
+        raise NotFound(f"unknown model {kind!r}; available: {own}{KINDS}")
     return _of_class(spec, load_class(spec))
 
 
@@ -200,7 +198,7 @@ def _remote(
         addresses = [ModelAddress.of_openai(rest, os.environ, variable)]
     else:
         addresses = ModelAddress.of_text(rest, os.environ, variable)
-    # These import the openai SDK.
+    # These modules import the openai SDK.
     from stateroom.model.endpoint import Endpoint, EndpointPool  # noqa: PLC0415
     from stateroom.model.remote import ChatModel, ResponsesModel  # noqa: PLC0415
 
@@ -237,12 +235,12 @@ def _of_object(given: Model | type[Model] | ModelSource) -> ModelSource:
 
 
 def _of_class(name: str, model_class: Any) -> ModelSource:
-    """A policy class makes a new policy for each episode; all episodes share one instance of another model class."""
+    """A policy class creates a policy per episode; all episodes share one instance of any other model class."""
     if not (isinstance(model_class, type) and issubclass(model_class, Model)):
         raise InvalidModel(f"{name} is not a subclass of stateroom.model.Policy or stateroom.model.Model")
     if isabstract(model_class):
         missing = " and ".join(sorted(model_class.__abstractmethods__))
-        raise InvalidModel(f"{name} is abstract: it does not define {missing}")
+        raise InvalidModel(f"{name} is abstract; define {missing}")
     if issubclass(model_class, Policy):
         return ModelSource(name, model_class)
     try:
@@ -251,4 +249,4 @@ def _of_class(name: str, model_class: Any) -> ModelSource:
     except StateroomError:
         raise
     except Exception as error:
-        raise InvalidModel(f"{name} cannot be made without arguments: {type(error).__name__}: {error}") from error
+        raise InvalidModel(f"{name} cannot be created without arguments: {type(error).__name__}: {error}") from error

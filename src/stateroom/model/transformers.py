@@ -1,4 +1,4 @@
-"""Models of the transformers library in this process: `pip install 'stateroom[train]'`."""
+"""Transformers models in this process: `pip install 'stateroom[train]'`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from stateroom.model.items import Item
 from stateroom.model.model import Request
 
 MAX_BATCH = 64
-"""Prompts that are generated at a time, by default."""
+"""The default batch size, in prompts."""
 
 LENGTH = 1024
-"""Tokens that may follow the first prompt of a conversation, by default."""
+"""The default maximum number of tokens after the first prompt of a conversation."""
 
 GRAIN = 128
-"""Compiled steps exist for caches of multiples of this length, and for batches of powers of two."""
+"""Steps are compiled for cache lengths that are multiples of this, and for batch sizes that are powers of two."""
 
 
 def device_name() -> str:
@@ -34,12 +34,12 @@ def device_name() -> str:
 
 
 def load_network(path: Path, device: str | None = None, dtype: torch.dtype | None = None) -> tuple[Any, Any]:
-    """A model and its tokenizer, from a folder or a GGUF file; a folder of a LoRA adapter names its model.
+    """Load a model and its tokenizer from a folder or a GGUF file; the folder of a LoRA adapter names its model.
 
-    Raises `NotFound` if there is none, and `InvalidModel` if it cannot be loaded.
+    Raises `NotFound` if it does not exist, and `InvalidModel` if it cannot be loaded.
     """
     if not path.exists():
-        raise NotFound(f"there is no model {path}: give a folder that `save_pretrained` wrote, or a GGUF file")
+        raise NotFound(f"the model {path} does not exist; give a folder written by `save_pretrained`, or a GGUF file")
     adapter = path / "adapter_config.json"
     if adapter.exists():
         from peft import PeftModel  # noqa: PLC0415 - for adapters alone
@@ -53,16 +53,16 @@ def load_network(path: Path, device: str | None = None, dtype: torch.dtype | Non
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **options)
         network = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype, **options)
     except (OSError, ValueError, ImportError) as error:
-        raise InvalidModel(f"{path} cannot be loaded: {error}") from error
-    if hasattr(network.config, "quantization_config"):  # the weights are whole by now, and can be saved
+        raise InvalidModel(f"cannot load {path}: {error}") from error
+    if hasattr(network.config, "quantization_config"):  # the weights are dequantized now, and can be saved
         del network.config.quantization_config
     return network.to(device or device_name()), tokenizer
 
 
 class TransformersModel(BatchModel):
-    """A model of the transformers library, which samples each answer by the seed of its episode.
+    """A transformers model that samples each answer with the seed of its episode.
 
-    So an answer does not depend on what else is in its batch, apart from rounding.
+    Apart from rounding, an answer does not depend on the rest of its batch.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TransformersModel(BatchModel):
         length: int = LENGTH,
         compiles: bool = False,
     ) -> None:
-        """With `compiles`, decoding is compiled, on a GPU as a graph: that takes a minute, and then saves most time."""
+        """With `compiles`, decoding is compiled (on a GPU as a graph), which takes a minute but then saves time."""
         self._template = ChatTemplate(tokenizer)
         super().__init__(most, length, self._template.ends, network.config.max_position_embeddings)
         self.name = name
@@ -83,7 +83,7 @@ class TransformersModel(BatchModel):
 
     @classmethod
     def of_path(cls, path: Path, name: str) -> TransformersModel:
-        """A model that generates on a thread of its own, until `stop`."""
+        """A model that generates on its own thread until `stop`."""
         model = cls(*load_network(path), name)
         Thread(target=model.work, name="stateroom-transformers", daemon=True).start()
         return model
@@ -104,13 +104,13 @@ class TransformersModel(BatchModel):
         return generated
 
     def render_answer(self, items: Sequence[Item]) -> list[int]:
-        """The tokens of an answer that another model gave, as this one would write it."""
+        """The tokens of another model's answer, as this model would write it."""
         (message,) = template_messages(items)
         return self._template.answer(message)
 
 
 class Decoder:
-    """Continues prompts in batches, token by token, with the keys and values of a batch in a cache of fixed size."""
+    """Continues prompts in batches, token by token, with a key-value cache of fixed size."""
 
     def __init__(self, network: Any, ends: set[int], *, compiles: bool) -> None:
         self._network = network
@@ -118,11 +118,11 @@ class Decoder:
         self._compiles = compiles
         self._step = torch.compile(network.forward, mode="reduce-overhead", dynamic=False) if compiles else network
         self._caches: dict[tuple[int, int], StaticCache] = {}
-        """Of compiled steps, which are bound to their memory."""
+        """The caches of compiled steps, which are bound to their memory."""
 
     @torch.no_grad()  # type: ignore[untyped-decorator]  # mypy does not see torch
     def generate(self, prompts: Sequence[Prompt]) -> list[GeneratedTokens]:
-        """Continue some prompts, each up to an end or as far as it has room."""
+        """Continue prompts, each up to an end token or its length limit."""
         network, device = self._network.eval(), self._network.device
         width, length = max(len(prompt.ids) for prompt in prompts), max(prompt.room for prompt in prompts)
         rows, size = self._sizes(len(prompts), width + length)
@@ -159,7 +159,7 @@ class Decoder:
         return sampler.generated(self._ends)
 
     def _sizes(self, rows: int, length: int) -> tuple[int, int]:
-        """The numbers of rows and of tokens in a batch; few different ones if steps are compiled."""
+        """The number of rows and tokens in a batch; rounded up if steps are compiled."""
         if not self._compiles:
             return rows, length
         return 1 << (rows - 1).bit_length(), -(-length // GRAIN) * GRAIN
@@ -174,7 +174,7 @@ class Decoder:
 
 
 class _Sampler:
-    """Samples the tokens of a batch; each prompt has random numbers of its own, which follow from its seed."""
+    """Samples the tokens of a batch; each prompt has its own random numbers, derived from its seed."""
 
     def __init__(self, prompts: Sequence[Prompt], rows: int, length: int, device: torch.device) -> None:
         self._prompts = prompts
@@ -203,7 +203,7 @@ class _Sampler:
         return tokens[:, 0]
 
     def generated(self, ends: torch.Tensor) -> list[GeneratedTokens]:
-        """What was sampled for each prompt, up to its end."""
+        """The sampled tokens of each prompt, up to its end."""
         last = {*ends.tolist()}
         answers = []
         rows = zip(torch.stack(self._tokens, 1).tolist(), torch.stack(self._log_probs, 1).tolist(), strict=True)

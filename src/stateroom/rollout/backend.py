@@ -1,4 +1,4 @@
-"""Backends: where episodes happen. The runner treats a store in this process and a server alike."""
+"""Backends: where episodes run. The runner treats a store in this process and a server alike."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EpisodeSession(Workspace, Protocol):
 
     @property
     def id(self) -> str | None:
-        """The session's id; None if its server does not tell."""
+        """The session's id; None if the server does not report it."""
 
     @property
     def parent(self) -> tuple[str, int] | None:
@@ -31,7 +31,7 @@ class EpisodeSession(Workspace, Protocol):
 
     @property
     def agent(self) -> AgentLog:
-        """The agent's status, and what was said."""
+        """The agent's status and conversation."""
 
     async def verify(self, response: Any = None) -> Verdict:
         """The verdict on the episode."""
@@ -41,32 +41,32 @@ class EpisodeSession(Workspace, Protocol):
 
 
 class Backend(Protocol):
-    """Gives each episode a session of its own."""
+    """Provides the session of each episode."""
 
     async def seed(self, row: Row, *, seed: int, began: float) -> EpisodeSession:
-        """A new session for a row. `seed` is its random seed, and `began` the time at which its clock starts.
+        """Create a session for a row, with a random seed and the start time of its clock.
 
-        It gets the id in the row's `SESSION` field, on a backend that lets its caller choose ids.
+        It gets the id in the row's `SESSION` field if the backend lets its caller choose ids.
         """
 
     async def find(self, row: Row, *, seed: int, began: float) -> EpisodeSession | None:
-        """The session of an episode that was interrupted, if the episode can continue; else None."""
+        """Find the session of an interrupted episode; None if the episode cannot continue."""
 
     async def revision(self, session: Any) -> int | None:
-        """The newest revision of a session; None for a stateless one, which has no history."""
+        """The newest revision of a session; None for a stateless one."""
 
     async def fork(
         self, session: Any, n: int, at: int | None = None, ids: Sequence[str] | None = None
     ) -> Sequence[EpisodeSession]:
-        """`n` sessions that start as one of this backend's was at a revision (now, by default); it may be closed.
+        """Create `n` forks of a session, which may be closed, at a revision (by default the newest).
 
-        They get these `ids`, on a backend that lets its caller choose ids. Forks of a stateless session start as that
-        one did.
+        They get these `ids` if the backend lets its caller choose ids. Forks of a stateless session start from its
+        beginning.
         """
 
 
 class LocalBackend:
-    """The sessions of an environment in a store, and of its variants: those with the `env_args` of some rows."""
+    """The sessions of an environment and its variants (rows with their own `env_args`) in a store."""
 
     def __init__(self, environment: Environment[Any, Any], store: Store) -> None:
         self._environment = environment
@@ -74,7 +74,7 @@ class LocalBackend:
         self.sessions = StoreSessions(store)
 
     def sessions_of(self, row: Row) -> Sessions[Any]:
-        """The sessions of the instance in which a row runs."""
+        """The sessions of the environment instance for a row."""
         return self.sessions.of(self._environment, row)
 
     async def seed(self, row: Row, *, seed: int, began: float) -> EpisodeSession:
@@ -85,7 +85,7 @@ class LocalBackend:
             return await self.seed(row, seed=seed, began=began)
         try:
             return await self.sessions_of(row).open(row[SESSION], include_closed=True)
-        except UnknownSession:  # it was not seeded yet
+        except UnknownSession:  # not seeded yet
             return None
 
     async def revision(self, session: Any) -> int | None:
@@ -115,27 +115,27 @@ async def local_backend(environment: Environment[Any, Any], store: str) -> Async
 
 
 class EmptyState(State):
-    """The state of a transcript, which is all log."""
+    """The state of a transcript, which has only a log."""
 
 
 class Transcripts:
-    """Keeps in a store what agents say, for episodes whose sessions are on a server, or stateless.
+    """Stores the conversations of episodes whose sessions are on a server or stateless.
 
-    So another process can continue them.
+    Another process can then continue them.
     """
 
     def __init__(self, sessions: Sessions[Any]) -> None:
         self._sessions = sessions
 
     async def find(self, row: Row) -> Session[Any] | None:
-        """The session with what the agent of an episode has said, if the episode was begun."""
+        """The transcript of an episode, if the episode has begun."""
         try:
             return await self._sessions.open(row[SESSION])
         except UnknownSession:
             return None
 
     async def begin(self, row: Row) -> Session[Any]:
-        """An empty transcript for an episode; what an earlier one says is of a session that is gone."""
+        """Create an empty transcript for an episode, replacing one of a lost session."""
         try:
             transcript = await self._sessions.open(row[SESSION])
         except UnknownSession:
@@ -150,7 +150,7 @@ async def open_transcripts(store: str, lifecycle: Lifecycle) -> AsyncIterator[Tr
     """Transcripts in the store at a URL, of agents with a lifecycle."""
 
     class Transcript(Environment[EmptyState]):
-        """Keeps what an agent says."""
+        """The environment of transcripts."""
 
         name = "transcript"
 

@@ -1,4 +1,4 @@
-"""The HTTP client: an episode's connection to a server, and the server's admin API."""
+"""The HTTP client: the connection of an episode to a server, and the server's admin API."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from stateroom.errors import BadVerdict, NotFound, ServerFailed, ServerUnavailab
 from stateroom.pauses import Pauses
 
 MAX_ATTEMPTS = 4
-"""Times that a request is sent at most."""
+"""The most attempts per request."""
 
 PAUSES = Pauses(first=0.2, longest=2.0)
-"""Between attempts."""
+"""The pauses between attempts."""
 
 MAX_WAIT_SECONDS = 90.0
-"""A server that asks for a longer wait, in seconds, is not asked again."""
+"""The longest wait that a server may request, in seconds; for a longer one the request fails."""
 
 UNAVAILABLE = frozenset({429, 502, 503, 504})
-"""Statuses of a server, or a gateway, that may accept the same request later."""
+"""Statuses of servers and gateways that may accept the same request later."""
 
 REFUSED = frozenset({401, 403})
 
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 MAX_CHARACTERS_QUOTED = 300
-"""Characters of an unknown server's error that are put into a message."""
+"""Characters of an unknown server's error that are quoted in a message."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ServerReply:
 
     @property
     def content(self) -> dict[str, Any]:
-        """The body, if it is a JSON object; else an empty one."""
+        """The body if it is a JSON object, otherwise an empty one."""
         try:
             body = json.loads(self.text)
         except (ValueError, RecursionError):
@@ -58,17 +58,17 @@ class ServerReply:
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error of a Stateroom server, with its `code` and `message`; else an empty object."""
+        """The error of a Stateroom server, with its `code` and `message`, otherwise an empty object."""
         error = self.content.get("error")
         return error if isinstance(error, dict) and isinstance(error.get("code"), str) else {}
 
     @property
     def is_transient(self) -> bool:
-        """True when the same request may succeed later. A tool that timed out is not tried again."""
+        """Whether the same request may succeed later. A tool that timed out is not retried."""
         return self.status in UNAVAILABLE and self.error.get("code") not in ("timeout", "model_failed")
 
     def expect(self, what: str) -> dict[str, Any]:
-        """The body of a reply with status 200; raises the `failure` of any other."""
+        """The body of a reply with status 200. Raises the `failure` of any other reply."""
         if self.status != 200:
             raise self.failure(what)
         return self.content
@@ -82,22 +82,22 @@ class ServerReply:
 
 
 class Verbatim(NamedTuple):
-    """The output of a call on a server, as the model reads it: byte for byte."""
+    """The output of a call on a server, byte for byte, as the model reads it."""
 
     content: Raw
     code: str | None = None
-    """Why the call failed, if the server tells."""
+    """Why the call failed, if the server reports it."""
 
 
 def checked_reward(reward: Any, what: str) -> float:
-    """A reward in a reply to `what`; `BadVerdict` if it is not a finite number."""
+    """The reward in a reply to `what`. Raises `BadVerdict` if it is not a finite number."""
     if type(reward) not in (int, float) or not isfinite(reward):
         raise BadVerdict(f"the reward in the server's reply to {what} is not a number: {json.dumps(reward):.100}")
     return reward  # type: ignore[no-any-return]
 
 
 class ServerConnection:
-    """Sends the requests of one episode, retries them where that is safe, and keeps the cookies that identify it."""
+    """Sends the requests of one episode, with safe retries and the cookies that identify it."""
 
     def __init__(self, client: aiohttp.ClientSession, root: str, cookies: Mapping[str, str] = NO_HEADERS) -> None:
         self._client = client
@@ -105,13 +105,13 @@ class ServerConnection:
         self._cookies = dict(cookies)
 
     def with_cookies(self, cookies: Mapping[str, str]) -> ServerConnection:
-        """Another episode's connection to the same server: a copy that sends these cookies, too."""
+        """A connection for another episode: a copy that also sends these cookies."""
         return ServerConnection(self._client, self._root, {**self._cookies, **cookies})
 
     async def post(self, path: str, body: Any, headers: Mapping[str, str], *, repeatable: bool) -> ServerReply:
         """Post JSON.
 
-        A request that was never sent is always tried again; one that may have arrived, only if it is `repeatable`.
+        A request that was never sent is always retried; one that may have arrived, only if it is `repeatable`.
         """
         return await self._retry("POST", path, json.dumps(body).encode(), headers, repeatable)
 
@@ -119,7 +119,7 @@ class ServerConnection:
         return await self._retry("GET", path, None, headers, True)
 
     async def get_once(self, path: str) -> ServerReply:
-        """The same without retries."""
+        """Send a GET request without retries."""
         try:
             return await self._request("GET", path, None, NO_HEADERS)
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -154,10 +154,10 @@ class ServerConnection:
             sent["Cookie"] = "; ".join(f"{name}={value}" for name, value in self._cookies.items())
         url = self._root + path
         async with self._client.request(method, url, data=data, headers=sent, allow_redirects=False) as reply:
-            text = await reply.text(errors="replace")  # first: a reply that is cut short counts as none
+            text = await reply.text(errors="replace")  # first, because a truncated reply counts as no reply
             for cookie in reply.headers.getall("Set-Cookie", ()):
                 name, _, value = cookie.partition(";")[0].partition("=")
-                self._cookies[name.strip()] = value.strip()  # verbatim: a library would quote it its own way
+                self._cookies[name.strip()] = value.strip()  # verbatim: a library would change the quotes
             return ServerReply(reply.status, text, reply.headers)
 
     def _unavailable(self, path: str, error: Exception) -> ServerUnavailable:
@@ -165,7 +165,7 @@ class ServerConnection:
 
 
 def _retry_after(reply: ServerReply) -> float:
-    """Seconds that the server asks to wait."""
+    """The wait that the server requests, in seconds."""
     seconds = reply.headers.get("Retry-After", "")
     return float(seconds) if seconds.isdecimal() else 0.0
 
@@ -173,7 +173,7 @@ def _retry_after(reply: ServerReply) -> float:
 def _reason(error: Exception) -> str:
     """Why a connection failed, in the system's words."""
     if isinstance(error, TimeoutError):
-        return "it took too long"
+        return "timed out"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return str(error.strerror)
     if isinstance(error, OSError) and error.errno:
@@ -188,7 +188,7 @@ class AdminClient:
         self._connection = connection
         self._headers = bearer(token)
         self.stateless = stateless
-        """Whether the environment's sessions are stateless: then the admin API knows none of them."""
+        """Whether the environment's sessions are stateless, and so unknown to the admin API."""
 
     async def revision(self, session: str) -> int:
         """A session's newest revision."""
@@ -196,37 +196,37 @@ class AdminClient:
         reply = await self._connection.get(what, self._headers)
         revision = reply.expect(what).get("revision")
         if type(revision) is not int:
-            raise ServerFailed(f"{what} gave no revision: {reply.text:.100}")
+            raise ServerFailed(f"{what} returned no revision: {reply.text:.100}")
         return revision
 
     async def fork(self, session: str, n: int, at: int) -> list[dict[str, Any]]:
         """`n` forks of a session at a revision, each with its `id` and its `token`."""
         what = f"/admin/sessions/{quote(session, safe='')}/fork"
-        # Safe to repeat: forks of an earlier attempt are not used, and expire.
+        # Safe to repeat: unused forks of an earlier attempt expire.
         reply = await self._connection.post(what, {"at": at, "n": n}, self._headers, repeatable=True)
         return reply.expect(what).get("sessions") or []
 
 
 async def find_admin_api(client: aiohttp.ClientSession, root: str, token: str | None) -> AdminClient:
-    """The admin API of the server whose environment is at a URL.
+    """Find the admin API of the server with the environment at a URL.
 
-    On a server with several environments it is one path segment above the environment.
+    On a server with several environments, it is one path segment above the environment.
     """
     for place in dict.fromkeys((root, str(URL(root).parent).rstrip("/"))):
         connection = ServerConnection(client, place)
         reply = await connection.get("/admin/sessions?limit=1", bearer(token))
         if reply.status in REFUSED:
             raise Unauthorized(
-                f"the admin API at {place}, which forks sessions, refused: {reply.error.get('message')}. "
+                f"the admin API at {place}, needed to fork sessions, refused: {reply.error.get('message')}. "
                 "Give the server's admin token as `admin_token`, or in STATEROOM_ADMIN_TOKEN"
             )
         if reply.status == 200 and "sessions" in reply.content:
             return AdminClient(connection, token, await is_stateless(ServerConnection(client, root)))
-    raise NotFound(f"the server at {root} has no admin API, as Stateroom's have: it cannot fork sessions")
+    raise NotFound(f"the server at {root} cannot fork sessions: it does not have the admin API of a Stateroom server")
 
 
 async def is_stateless(connection: ServerConnection) -> bool:
-    """Whether an environment's sessions have no state that could be lost."""
+    """Whether the sessions of an environment are stateless."""
     return (await connection.get("/reverify_mode")).text == '"stateless"'
 
 

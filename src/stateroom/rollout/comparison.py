@@ -1,4 +1,4 @@
-"""Runs compared: which tasks were won and lost, where episodes part, and how difficult tasks are."""
+"""Compare runs: wins and losses by task, where episodes diverge, and how difficult tasks are."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from stateroom.rollout.runs import StoredRun
 from stateroom.session import parsed, result_of, same
 
 CONFIDENCE = 0.95
-"""The share of resampled differences that lie in the interval."""
+"""The share of resampled differences in the interval."""
 
 MAX_DRAWS = 2_000_000
-"""Tasks that the bootstrap draws at most, in all of its samples."""
+"""The most tasks that the bootstrap draws, over all samples."""
 
 MAX_SAMPLES = 10_000
-"""Samples of the bootstrap, if the tasks are not too many for that."""
+"""The number of bootstrap samples, reduced if there are many tasks."""
 
 Outcome = Literal["won", "lost", "tied"]
 
@@ -37,15 +37,15 @@ class Divergence(NamedTuple):
     """The first place at which two conversations differ."""
 
     item: int
-    """How many items before it are the same."""
+    """The number of equal items before it."""
     first: Item | None
-    """What comes next in the first run; None if that ends here."""
+    """The next item in the first run; None if its conversation ends here."""
     second: Item | None
 
 
 @dataclass(frozen=True)
 class TaskComparison:
-    """A task in both runs. The first run is what the second is compared with."""
+    """A task in both runs. The first run is the baseline."""
 
     task: int
     first: float
@@ -53,7 +53,7 @@ class TaskComparison:
     second: float
     episodes: tuple[int, int]
     divergence: Divergence | None = None
-    """Where its first two episodes with different rewards part; None if it is tied."""
+    """Where the first two episodes with different rewards diverge; None if the task is tied."""
     rollout: int | None = None
     """The rollout index of these two episodes."""
 
@@ -63,36 +63,36 @@ class TaskComparison:
 
     @property
     def outcome(self) -> Outcome:
-        """How the second run did."""
+        """The outcome for the second run."""
         return "tied" if self.difference == 0 else "won" if self.difference > 0 else "lost"
 
 
 @dataclass(frozen=True)
 class RunComparison:
-    """What differs between two runs of the same tasks."""
+    """The comparison of two runs of the same tasks."""
 
     tasks: list[TaskComparison]
-    """The tasks that both have, the ones that lost the most first."""
+    """The common tasks, the largest losses first."""
     different: list[int] = field(default_factory=list)
-    """Tasks with the same index and another content, which are left out."""
+    """Tasks with the same index but different content, which are skipped."""
     only_first: list[int] = field(default_factory=list)
-    """Tasks that have an episode with a reward only in the first run."""
+    """Tasks that have rewards only in the first run."""
     only_second: list[int] = field(default_factory=list)
     edited: list[Key] = field(default_factory=list)
-    """Episodes of either run, by task and rollout, whose state a person has changed: they are left out."""
+    """Episodes of either run, by task and rollout, that a person edited, which are skipped."""
 
     def count(self, outcome: Outcome) -> int:
         return sum(task.outcome == outcome for task in self.tasks)
 
     @property
     def difference(self) -> float:
-        """The mean over the tasks of the difference of their mean rewards."""
+        """The mean over tasks of the difference in mean reward."""
         return fmean(task.difference for task in self.tasks)
 
     def interval(self) -> tuple[float, float] | None:
-        """The bootstrap confidence interval of the difference, by tasks drawn again; None with a single task.
+        """The bootstrap confidence interval of the difference, resampled by task; None for a single task.
 
-        It is the same each time.
+        It is deterministic.
         """
         differences = [task.difference for task in self.tasks]
         if len(differences) < 2:
@@ -105,10 +105,9 @@ class RunComparison:
 
 
 def compare_runs(first: StoredRun, second: StoredRun) -> RunComparison:
-    """Compare two runs task by task; `BadTask` if they have no task in common.
+    """Compare two runs task by task. Raises `BadTask` if they have no common task.
 
-    Tasks are the same if their index and their content are. Failed episodes have no reward, and do not count; nor do
-    those that a person has edited.
+    Tasks are the same if their index and content are equal. Failed episodes and those that a person edited are skipped.
     """
     edited: set[Key] = set()
     rewards = [rewards_of(run, edited) for run in (first, second)]
@@ -119,7 +118,7 @@ def compare_runs(first: StoredRun, second: StoredRun) -> RunComparison:
     common = sorted((one & other) - {*different})
     if not common:
         why = f"task {different[0]} differs" if different else "no task has a reward in both"
-        raise BadTask(f"{first.files.rollouts} and {second.files.rollouts} are not of the same tasks: {why}")
+        raise BadTask(f"cannot compare {first.files.rollouts} and {second.files.rollouts}: {why}")
     means = [_means(each, common) for each in rewards]
     pairs = {task: _pair(task, *rewards) for task in common if means[0][task][0] != means[1][task][0]}
     parted = _divergences(first, second, [key for key in pairs.values() if key is not None])
@@ -142,7 +141,7 @@ def compare_runs(first: StoredRun, second: StoredRun) -> RunComparison:
 
 
 def rewards_of(run: StoredRun, edited: set[Key]) -> dict[Key, float]:
-    """The rewards of the episodes that can be compared; those that cannot are added to `edited`."""
+    """The rewards of the comparable episodes; edited episodes are added to `edited`."""
     rewards: dict[Key, float] = {}
     for episode in run.answers():
         if episode.row.get(EDITED):
@@ -161,9 +160,9 @@ def _means(rewards: dict[Key, float], tasks: Sequence[int]) -> dict[int, tuple[f
 
 
 def contents_of(run: StoredRun, whole: bool) -> Iterator[tuple[int, Row]]:
-    """What each task is: its row or, where not all runs have an inputs file, only what the model is asked.
+    """The content of each task: its row or, unless all runs have an inputs file, only the prompt.
 
-    Rescored rollouts have no inputs file, and in a rollout a task cannot be told from its verdict.
+    Rescored rollouts lack an inputs file, and a rollout row mixes the fields of the task and the verdict.
     """
     if not whole:
         yield from ((each.task, {"asked": each.row.get("responses_create_params")}) for each in run.answers())
@@ -190,7 +189,7 @@ def _divergences(first: StoredRun, second: StoredRun, keys: list[Key]) -> dict[K
 
 
 def _parting(first: list[Item], second: list[Item]) -> Divergence | None:
-    """Where two conversations part; None if they say the same."""
+    """Where two conversations diverge; None if they are equal."""
     for place, (one, other) in enumerate(zip_longest(first, second)):
         if one is None or other is None or not same(_meaning(one), _meaning(other)):
             return Divergence(place, one, other)
@@ -198,7 +197,7 @@ def _parting(first: list[Item], second: list[Item]) -> Divergence | None:
 
 
 def _meaning(item: Item) -> Any:
-    """An item without what differs each time, such as ids."""
+    """An item without parts that always differ, such as ids."""
     match item.get("type", "message"):
         case "function_call":
             return ["call", item.get("name"), parsed(item.get("arguments") or "{}")]
@@ -209,24 +208,24 @@ def _meaning(item: Item) -> Any:
     return {name: value for name, value in item.items() if name not in ("id", "status")}
 
 
-# Profiles: how difficult tasks are in one or several runs, and which of them carry signal for training.
+# Profiles: how difficult tasks are in one or more runs, and which of them carry signal for training.
 
 
 @dataclass
 class TaskProfile:
-    """A task, and the rewards of its episodes in all runs that have it."""
+    """A task with the rewards of its episodes in all runs."""
 
     run: StoredRun
     """The first of these runs."""
     task: int
-    """Its index there."""
+    """The index of the task in that run."""
     rewards: array[float] = field(default_factory=lambda: array("d"))
     solved: int = 0
-    """Episodes with at least the reward from which their run counts them as solved."""
+    """Episodes with at least the solved threshold of their run."""
 
     @property
     def environment(self) -> str:
-        """The name of its environment; where the run does not tell, that of its file."""
+        """The name of the environment or, if the run does not record it, of the file."""
         known = self.run.description
         return self.run.files.rollouts.stem if known is None else known.environment
 
@@ -236,7 +235,7 @@ class TaskProfile:
 
     @property
     def signal(self) -> bool:
-        """Whether its episodes have different rewards: if all are the same, there is no advantage to learn from."""
+        """Whether its episodes have different rewards; equal rewards give no advantage to learn from."""
         return len({*self.rewards}) > 1
 
     def metrics(self) -> dict[str, float]:
@@ -244,17 +243,17 @@ class TaskProfile:
         return summarise(self.rewards, "reward")
 
     def row(self) -> Row:
-        """The task, as it was given to its run."""
+        """The task as given to its run."""
         row = self.run.inputs.get((self.task, 0))
         if row is None:
-            raise NotFound(f"{self.run.files.inputs} does not have task {self.task}, so it cannot be written")
+            raise NotFound(f"cannot write task {self.task}: {self.run.files.inputs} does not have it")
         return task_fields(row)
 
 
 def profile_runs(runs: Sequence[StoredRun]) -> list[TaskProfile]:
-    """The tasks of runs that have episodes with a reward, each once; `BadTask` if there are none.
+    """The distinct tasks of runs with rewards. Raises `BadTask` without any reward.
 
-    Tasks are the same if their environment and their content are. Episodes that a person has edited do not count.
+    Tasks are the same if their environment and content are equal. Episodes that a person edited are skipped.
     """
     whole = all(run.inputs for run in runs)
     tasks: dict[bytes, TaskProfile] = {}

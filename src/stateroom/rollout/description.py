@@ -1,4 +1,4 @@
-"""A run's description: what was run, how, and when, in a small file beside the rollouts."""
+"""The description of a run: what was run, how, and when, in a small file beside the rollouts."""
 
 from __future__ import annotations
 
@@ -29,59 +29,59 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
 
 class RunDescription(msgspec.Struct):
-    """What is known of a run without reading its rows."""
+    """The description of a run, readable without its rows."""
 
     environment: str
     """The environment's name."""
     spec: str | None = None
     """The environment as the user named it: a registered name, `module:Class` or `path.py:Class`."""
     env_args: dict[str, Any] = {}
-    """The arguments of its constructor, without secrets."""
+    """The constructor arguments, without secrets."""
     model: str | None = None
     store: str | None = None
-    """The URL of the store of the sessions, without secrets; None if they are on a server, or without a state."""
+    """The URL of the session store, without secrets; None for sessions on a server or without a state."""
     server: str | None = None
     """The URL of the server with the sessions."""
     seed: int = 0
     tasks: Count = 0
     episodes: Count = 0
-    """Episodes that the run has; of a run that branches, its tasks."""
+    """The number of episodes or, in a run that branches, of tasks."""
     options: dict[str, Any] = {}
-    """Its other options, such as `repeats`, `max_steps` or `rule`."""
+    """Other options, such as `repeats`, `max_steps` or `rule`."""
     solved_threshold: float = SOLVED
-    """The reward from which an episode counts as solved."""
+    """The lowest reward that counts as solved."""
     price: Price | None = None
     started: str | None = None
-    """In UTC, by ISO 8601."""
+    """In UTC, as ISO 8601."""
     finished: str | None = None
-    """None if it was interrupted, or still runs."""
+    """None if the run was interrupted or is still running."""
     elapsed: float = 0.0
-    """Seconds of all processes that worked on it, except of those that were killed."""
+    """The total time of all processes of the run, except killed ones, in seconds."""
     versions: dict[str, str] = {}
 
     def __post_init__(self) -> None:
         for name, text in (("started", self.started), ("finished", self.finished)):
             if text is not None and datetime.fromisoformat(text).utcoffset() is None:
-                raise ValueError(f"{name} should be a time with its offset from UTC, not {text!r}")
+                raise ValueError(f"{name} must be a time with an offset from UTC, not {text!r}")
 
     @classmethod
     def read(cls, files: RunFiles) -> RunDescription | None:
-        """The description in a run's file; None if there is none. `BadData` if it cannot be read."""
+        """Read the description of a run; None if the file does not exist. Raises `BadData` if it is invalid."""
         if not files.description.exists():
             return None
         try:
             with open_regular(files.description) as file:
                 return msgspec.json.decode(file.read(), type=cls)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadData(f"{files.description} is not the description of a run; remove it: {error}") from None
+            raise BadData(f"{files.description} is not a valid run description; remove it: {error}") from None
 
     def option(self, name: str) -> Any:
-        """The value that an option had."""
+        """The value of an option."""
         return getattr(self, name) if name in self.__struct_fields__ else self.options.get(name)
 
     @contextmanager
     def timed(self, files: RunFiles) -> Iterator[None]:
-        """Write the description at the beginning and at the end of work on a run, with the times of that."""
+        """Write the description at the beginning and the end of work on a run, with the times."""
         self.started = self.started or _now()
         self.versions = {"stateroom": version("stateroom"), "python": platform.python_version()}
         self._write(files.description)
@@ -100,9 +100,9 @@ class RunDescription(msgspec.Struct):
 
 @contextmanager
 def described(plan: Plan, tasks: int, episodes: int, **more: Any) -> Iterator[None]:
-    """Describe a run, by its options and some more, in its file while it runs; at its end the file says when that was.
+    """Write the description of a run, with its options and `more`, at its beginning and end.
 
-    A run that is resumed keeps its description, and adds up its times.
+    A resumed run keeps its description and adds its time.
     """
     description = _describe(plan, more)
     before = RunDescription.read(plan.files)
@@ -116,35 +116,37 @@ def described(plan: Plan, tasks: int, episodes: int, **more: Any) -> Iterator[No
 
 
 def ensure_same_run(plan: Plan) -> None:
-    """Raise `InvalidOption` if the files of a plan are those of a run that gives other rows: the two would be mixed."""
+    """Raise `InvalidOption` if existing files of a plan are from a run with other options that affect rows."""
     before = RunDescription.read(plan.files)
     if before is None:
         return
     now = _describe(plan, {})
     if (before.server is None) != (now.server is None):
-        raise InvalidOption("server", f"the run {plan.files.rollouts} had {before.server or 'none'}; resume it there")
+        raise InvalidOption("server", f"the run {plan.files.rollouts} used {before.server or 'none'}; resume it there")
     for name, field in option_fields(type(plan.options)).items():
         if field.option.stored and not field.option.may_change and before.option(name) != now.option(name):
             values = f"{before.option(name)!r:.100}, not {now.option(name)!r:.100}"
-            raise InvalidOption(name, f"the run {plan.files.rollouts} had {values}; resume it with the same")
+            raise InvalidOption(name, f"the run {plan.files.rollouts} used {values}; resume it with the same value")
 
 
 def environment_of_run(environment: str, files: RunFiles, given: Mapping[str, Any]) -> Environment[Any, Any]:
-    """An environment with the constructor's arguments of a run, except where others are `given`.
+    """Create an environment with the constructor arguments of a run, unless others are `given`.
 
-    Arguments of the run that this environment does not take are left out. Raises `DefinitionError` if one of them was
-    not written down because it may be a secret.
+    Arguments of the run that this environment does not accept are ignored. Raises `DefinitionError` if one of them was
+    not stored because it may be a secret.
     """
     before = RunDescription.read(files)
     recorded = {} if before is None else accepted_arguments(environment, before.env_args)
     for name, value in recorded.items():
         if name not in given and HIDDEN in str(value):
-            raise DefinitionError(f"the run's argument {name!r} of the environment may be a secret: give it again")
+            raise DefinitionError(
+                f"the run did not store the argument {name!r} of the environment, which may be a secret; give it again"
+            )
     return make_environment(environment, {**recorded, **given})
 
 
 def changed_arguments(environment: Environment[Any, Any], files: RunFiles) -> dict[str, tuple[Any, Any]]:
-    """The constructor's arguments by name that an environment has another value of than a run: the run's, and its."""
+    """The constructor arguments of an environment that differ from a run, each with the run's value and its own."""
     before, now = RunDescription.read(files), arguments_of(environment)
     if before is None:
         return {}
@@ -153,7 +155,7 @@ def changed_arguments(environment: Environment[Any, Any], files: RunFiles) -> di
 
 
 def arguments_of(environment: Environment[Any, Any]) -> dict[str, Any]:
-    """The constructor's arguments of an environment as JSON data without secrets."""
+    """The constructor arguments of an environment as JSON data without secrets."""
     return hide_secrets(to_jsonable_python(environment.made_with or {}, fallback=repr))  # type: ignore[no-any-return]
 
 

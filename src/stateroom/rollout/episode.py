@@ -1,4 +1,4 @@
-"""One episode: an agent acts in a session until it is done, and the verifier gives its verdict."""
+"""An episode: an agent acts in a session until it is done, and the verifier judges the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stateroom.session import Session, Verdict, contained
 
 
 class EpisodeStart(NamedTuple):
-    """An episode's session, and where its agent's transcript is kept."""
+    """The session of an episode, and the session with its transcript."""
 
     session: EpisodeSession
     transcript: AgentLog
@@ -42,13 +42,13 @@ Watch = Callable[[EpisodeSession, Row], Workspace]
 
 
 class EpisodeEnd(NamedTuple):
-    """An episode that ended, or waits."""
+    """An episode that ended or waits for input."""
 
     row: Row
     line: bytes = b""
     failed: bool = False
     waits_in: str | None = None
-    """The session, when it waits for input."""
+    """The session, if it waits for input."""
     session: EpisodeSession | None = None
     """The session to close."""
 
@@ -56,9 +56,9 @@ class EpisodeEnd(NamedTuple):
 async def run_episode(
     plan: EpisodePlan, start: Start, row: Row, watch: Watch = lambda session, row: session
 ) -> EpisodeEnd:
-    """Run one episode, from its start or from where it was interrupted; if it fails, its row says why.
+    """Run an episode from its start or its interruption; if it fails, its row has the error.
 
-    `watch` gives the workspace in which the agent calls the tools of a session.
+    `watch` returns the workspace in which the agent calls the tools of a session.
     """
     began = perf_counter()
     started: EpisodeStart | None = None
@@ -68,9 +68,9 @@ async def run_episode(
             return await _act_and_verify(plan, started, row, began, watch)
     except Exception as error:  # noqa: BLE001 - the author's code may raise anything
         session = None if started is None else started.session
-        known = given_row(row) if session is None else row  # else the row names a session that was not seeded
+        known = given_row(row) if session is None else row  # otherwise the row names a session that was not seeded
         failure = {**known, **failure_fields(error), **session_fields(session)}
-        if session is None and isinstance(error, SessionError):  # it exists, and with another plan it may continue
+        if session is None and isinstance(error, SessionError):  # it exists, and may continue with another plan
             failure["_ng_failure_terminal"] = False
         return EpisodeEnd(failure, line_of(failure), failed=True, session=None if is_transient(error) else session)
 
@@ -84,12 +84,12 @@ async def _act_and_verify(plan: EpisodePlan, started: EpisodeStart, row: Row, be
     trajectory = trajectory.following(before)
     if trajectory.status == "waiting":
         return EpisodeEnd(row, waits_in=session.id)
-    if trajectory.status == "failed":  # in an earlier process, which did not write its row
+    if trajectory.status == "failed":  # in an earlier process that did not write the row
         raise ModelFailed(trajectory.reason)
     response = plan.response(trajectory, tools, seed)
     try:
         verdict = await session.verify(response)
-    except JudgeFailed as error:  # its row has all that a later verdict needs
+    except JudgeFailed as error:  # the row has everything that a later verdict needs
         spent = time_fields(began, trajectory.times, before.times) | plan.cost_of(response)
         failure = {**row, "response": response, **spent, **failure_fields(error), **session_fields(session)}
         return EpisodeEnd(failure, line_of(failure), failed=True)
@@ -104,13 +104,13 @@ async def _act_and_verify(plan: EpisodePlan, started: EpisodeStart, row: Row, be
 
 
 async def close_quietly(session: EpisodeSession) -> None:
-    """Close the session of an episode that is over, so that it releases its resources; else it expires."""
+    """Close the session of a finished episode to release its resources; on an error, it expires instead."""
     with suppress(StateroomError):
         await session.close()
 
 
 def measured_fields(row: Row, session: EpisodeSession, verdict: Verdict, response: Row) -> Row:
-    """The measurements of an episode that ended, with its indices and its session."""
+    """The measurements of a finished episode, with its indices and session."""
     return {
         **verdict_fields(verdict),
         **response_fields(response),
@@ -120,16 +120,16 @@ def measured_fields(row: Row, session: EpisodeSession, verdict: Verdict, respons
 
 
 def time_fields(began: float, times: Times, before: Times) -> Row:
-    """The field of a row with the times of an episode, of which an earlier process may have run a part.
+    """The field of a row with the times of an episode, including parts that an earlier process ran.
 
-    Of that part, only the model's and the tools' times are known.
+    For those parts, only the times of the model and the tools are known.
     """
     wall = perf_counter() - began + before.model + before.tool
     return {TIMES: {"wall": round(wall, 6), "model": times.model, "tool": times.tool}}
 
 
 def session_fields(session: EpisodeSession | None) -> Row:
-    """The fields of a row that name its session and the session's parent, if they are known."""
+    """The fields of a row with its session and the session's parent, if known."""
     fields: Row = {}
     if session is not None and session.id is not None:
         fields[SESSION] = session.id

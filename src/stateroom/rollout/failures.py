@@ -1,7 +1,7 @@
-"""Tool failures: calls that failed because of the author's code, counted by tool and written to a file.
+"""Tool failures: calls that failed because of errors in the environment, counted by tool and written to a file.
 
-An episode with tool failures goes on, and has a reward: its model reads that the call failed. What the author has to
-know of it is here.
+An episode with tool failures continues and gets a reward, since the model only reads that the call failed. This file
+has the details for the author of the environment.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from stateroom.rollout.rows import INDICES, SESSION, Key, Row, key_of, parse_row
 from stateroom.session import Result
 
 FAILED = frozenset({"tool_failed", "timeout"})
-"""The codes of calls that failed because of the author's code."""
+"""The codes of calls that failed because of errors in the environment."""
 
 
 class ToolFailures:
-    """The tool failures of a run. Each is written when it happens, so those of a run that is resumed are there too."""
+    """The tool failures of a run. Each is written when it happens, so a resumed run keeps earlier ones."""
 
     def __init__(self, path: Path) -> None:
         self.counts: Counter[str] = Counter()
         """The number of failures of each tool."""
         self.first: str | None = None
-        """The first failure, in a line: its place, if that is known, and its error."""
+        """The first failure as a line: its place, if known, and its error."""
         self._episodes: set[str | Key] = set()
         self._file = Appender(path)
         if path.exists():
@@ -53,27 +53,27 @@ class ToolFailures:
         return f"{what}, the first: {self.first}" if number > 1 else f"{what}: {self.first}"
 
     def metrics(self) -> dict[str, Any]:
-        """The part of a run's metrics that counts them; a run without any has none."""
+        """The metrics with the counts; empty without failures."""
         return {"tool_failures": dict(self.counts)} if self.counts else {}
 
     def watch(self, session: Workspace, row: Row) -> WatchedSession:
-        """The session of a row's episode, whose tool failures are added here."""
+        """Wrap the session of a row's episode, to add its tool failures here."""
         return WatchedSession(session, row, self.add)
 
     def add(self, failure: Row) -> None:
-        """Count a failure, and write it."""
+        """Count and write a failure."""
         self._file.append(failure)
         self._count(failure)
 
     def _count(self, failure: Row) -> None:
         self.counts[failure["tool"]] += 1
-        self._episodes.add(failure.get(SESSION) or key_of(failure))  # the branches of a tree are of one row
+        self._episodes.add(failure.get(SESSION) or key_of(failure))  # the branches of a tree share one row
         if self.first is None:
             self.first = cause_line(failure)
 
 
 class WatchedSession(WrappedWorkspace):
-    """The session of a row's episode; `note` is called with each of its tool failures."""
+    """The session of a row's episode that calls `note` with each tool failure."""
 
     def __init__(self, session: Workspace, row: Row, note: Callable[[Row], None]) -> None:
         super().__init__(session)
@@ -82,7 +82,7 @@ class WatchedSession(WrappedWorkspace):
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
         outcome = await super().call(name, arguments, call_id=call_id)
-        result = outcome if isinstance(outcome, Result) else None  # a server's reply is for the model alone
+        result = outcome if isinstance(outcome, Result) else None  # a server's reply is only for the model
         cause = None if result is None else result.cause
         if outcome.code in FAILED or cause is not None:
             error = (None if result is None else result.error) or f"{name}: {outcome.code}"
@@ -92,10 +92,10 @@ class WatchedSession(WrappedWorkspace):
 
 
 def cause_line(failure: Row) -> str:
-    """A failure in a line: its error, and before it the place in the author's code, if that is known."""
+    """A failure as a line: the place in the environment's code, if known, and the error."""
     error: str = failure["error"]
     cause = failure.get("cause")
     if cause and cause["place"]:
-        words = error if cause["error"] in error else cause["error"]  # what a model reads does not say it all
+        words = error if cause["error"] in error else cause["error"]  # the model's message may lack the cause
         error = f"{cause['place']}: {words}"
     return error.partition("\n")[0]

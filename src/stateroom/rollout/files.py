@@ -17,7 +17,7 @@ from stateroom.rollout.lazy import json_pieces
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Where a run writes."""
+    """The paths of a run's files."""
 
     rollouts: Path
 
@@ -31,12 +31,12 @@ class RunFiles:
 
     @property
     def failures(self) -> Path:
-        """Episodes that failed and so have no reward."""
+        """Failed episodes, which have no reward."""
         return self._beside("_failures.jsonl")
 
     @property
     def tool_failures(self) -> Path:
-        """Tool calls that failed because of the author's code; their episodes went on."""
+        """Tool calls that failed because of errors in the environment; their episodes continued."""
         return self._beside("_tool_failures.jsonl")
 
     @property
@@ -55,23 +55,23 @@ class RunFiles:
 
     @property
     def index(self) -> Path:
-        """Where each row is; a cache, which may be deleted."""
+        """The index of the rows; a cache that may be deleted."""
         return self._beside("_index.db")
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """The files that a run writes, besides the store."""
+        """All files that a run writes, except the store."""
         return (self.rollouts, self.inputs, self.failures, self.tool_failures, self.metrics, self.description)
 
     @property
     def begun(self) -> bool:
-        """Whether a run has begun: it has inputs, or else rollouts."""
+        """Whether the run has begun: its inputs or rollouts exist."""
         return self.inputs.exists() or (self.rollouts.exists() and self.rollouts.stat().st_size > 0)
 
     def prepare(self, *, force: bool = False, resume: bool = False) -> None:
-        """Make the folder. `CannotWrite` if the files of an earlier run are there, unless `force` removes them.
+        """Create the folder. Raises `CannotWrite` if files of an earlier run exist, unless `force` removes them.
 
-        With `resume`, an empty rollouts file is no run: its process was killed before it wrote the inputs.
+        With `resume`, an empty rollouts file is ignored: its process was killed before it wrote the inputs.
         """
         if force:
             self.remove()
@@ -85,16 +85,16 @@ class RunFiles:
             raise CannotWrite(f"cannot write to {self.rollouts.parent}: {error.strerror}") from error
 
     def remove(self) -> None:
-        """Remove the files of an earlier run, and its default store; `CannotWrite` if a process is at work on it."""
+        """Remove the files of an earlier run and its default store. Raises `CannotWrite` if a process uses it."""
         store = (self._beside(f"_sessions.db{ending}") for ending in ("", "-wal", "-shm"))
         with self.lock():
             for path in (*self.all, self.index, *store):
                 if path != self.inputs:
                     path.unlink(missing_ok=True)
-        self.inputs.unlink(missing_ok=True)  # not before its lock has ended: Windows removes no open file
+        self.inputs.unlink(missing_ok=True)  # after its lock has ended, since Windows cannot remove an open file
 
     def begin(self, inputs: Iterable[Mapping[str, Any]]) -> None:
-        """Write the inputs, and an empty rollouts file."""
+        """Write the inputs and an empty rollouts file."""
         try:
             self.rollouts.touch(exist_ok=False)
         except OSError as error:
@@ -103,22 +103,22 @@ class RunFiles:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from writing to the run's files; `CannotWrite` if one does. It ends with the process."""
-        if not self.inputs.exists():  # there is no run
+        """Lock the run's files against other processes. Raises `CannotWrite` if another process holds the lock."""
+        if not self.inputs.exists():  # the run has not begun
             yield
             return
         with self.inputs.open("rb") as file:
             if not try_lock(file):
-                raise CannotWrite(f"another process is at work on {self.rollouts}: wait until it has ended")
+                raise CannotWrite(f"another process is writing to {self.rollouts}; wait until it has finished")
             yield
 
     def write_metrics(self, agent_ref: Any, metrics: Mapping[str, Any]) -> None:
-        """Write the metrics of an agent's episodes."""
+        """Write the metrics of an agent."""
         pieces = json_pieces({"agent_ref": agent_ref, **metrics}, b"\n  ")
         replace_lines(self.metrics, chain([b"[\n  "], pieces, [b"\n]\n"]))
 
     def as_dict(self) -> dict[str, str]:
-        """The files that exist now, by name."""
+        """The existing files by name."""
         named = {
             "rollouts": self.rollouts,
             "inputs": self.inputs,
@@ -133,7 +133,7 @@ class RunFiles:
 
 @dataclass(frozen=True)
 class TreeFiles(RunFiles):
-    """Where a run that branches writes."""
+    """The paths of the files of a run that branches."""
 
     @property
     def tree(self) -> Path:
@@ -149,6 +149,6 @@ class TreeFiles(RunFiles):
 
 
 def ensure_new(path: Path) -> None:
-    """Raise `CannotWrite` if there is a file."""
+    """Raise `CannotWrite` if the file exists."""
     if path.exists():
-        raise CannotWrite(f"{path} is there already; give another `output`, or replace it with `force`")
+        raise CannotWrite(f"{path} already exists; give another `output`, or replace it with `force`")

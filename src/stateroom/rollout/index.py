@@ -1,7 +1,7 @@
-"""The index of a run: where each row of its files is, and the row's scalars.
+"""The index of a run: the position and the scalars of each row in its files.
 
-It is an SQLite database beside the rollouts file, and only a cache: it may be deleted. Files grow while they are
-indexed: each batch continues after the last whole line, and a file that was replaced or shortened is indexed anew.
+It is an SQLite database beside the rollouts file, and only a cache that may be deleted. Files may grow while they are
+indexed: each batch continues after the last whole line. A replaced or shortened file is indexed again.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ INDEXED = ("rollouts", "failures", "tool_failures", "inputs")
 """The files of a run that are indexed, in this order."""
 
 FIRST_BATCH_BYTES, BATCH_BYTES = 2 << 20, 8 << 20
-"""Bytes that are indexed at once. The first batch of a file is small, so that there are rows to show soon."""
+"""Bytes per batch. The first batch of a file is small, to show rows soon."""
 
 MIN_BYTES_KEPT = 8 << 20
-"""Bytes of a rollouts file from which its index is kept beside it; that of a smaller one is made in a moment."""
+"""The size from which a rollouts file keeps its index on disk, in bytes; smaller ones are indexed quickly."""
 
 EDGE_BYTES = 4096
-"""Bytes at the start and at the end of the indexed part by which a file is recognised."""
+"""Bytes at the start and the end of the indexed part that identify a file."""
 
 ROWS_COMPARED = 64
-"""Rows of each file that are compared with the file when an index is opened."""
+"""Rows per file that are compared with the file when an index is opened."""
 
 ROWS_PER_FETCH = 1000
-"""Rows of an answer that are in memory at a time."""
+"""Rows of a result in memory at a time."""
 
 LOCK_TIMEOUT_SECONDS = 30.0
-"""Seconds to wait for another process that writes the same index."""
+"""The time to wait for another process that writes the same index, in seconds."""
 
 VERSION = 3
-"""The version of the tables below; an index of another version is made anew."""
+"""The version of the tables below; an index of another version is rebuilt."""
 
 
 def _table(name: str, columns: str) -> str:
-    """The statement that creates a table whose columns hold only what they are declared for, or NULL."""
+    """The statement that creates a table whose columns hold only their declared type or NULL."""
     kinds = [column.split()[:2] for column in columns.split(",")]
     checks = " AND ".join(f"typeof({column}) IN ('{kind.lower()}', 'null')" for column, kind in kinds)
     return f"CREATE TABLE {name} ({columns}, CHECK ({checks}))"
@@ -78,33 +78,33 @@ TABLES = (
 )
 
 INPUTS = "rows WHERE file = 'inputs' AND NOT again"
-"""The rows before they had a verdict."""
+"""The rows without a verdict."""
 
 NO_REWARD = "SELECT count(*), min(line) FROM rows WHERE file = 'rollouts' AND failure IS NULL AND reward IS NULL"
-"""Rows without a number that is their reward, and the first of them."""
+"""The number of rows without a numeric reward, and the first of them."""
 
 INSERT = f"""INSERT INTO rows VALUES ({", ".join("?" * 23)},
     ? IS NULL AND EXISTS (SELECT 1 FROM rows WHERE file = ? AND task = ? AND rollout = ?), ?)"""
 
 MAX_LINES = 1 << 40
-"""Ids that each file has for its lines: those of the rollouts come first."""
+"""The range of ids for the lines of each file; rollouts come first."""
 
 
 class Position(NamedTuple):
-    """How far a file is indexed."""
+    """The indexed part of a file."""
 
     offset: int = 0
     lines: int = 0
     unread: int = 0
-    """Lines that are no rows."""
+    """The number of lines that are not rows."""
     first_unread: int | None = None
     torn: int = 0
-    """Bytes after the last whole line, when the end was reached."""
+    """Bytes after the last whole line when the end was reached."""
     size: int | None = None
-    """Bytes that the file had when its end was reached; None before."""
+    """The size of the file when its end was reached; None before."""
     modified: int = 0
     mark: str = ""
-    """Identifies the file and what was indexed of it."""
+    """Identifies the file and its indexed part."""
 
 
 class RunIndex:
@@ -114,12 +114,12 @@ class RunIndex:
         self.files = files
         self._lock = Lock()
         self._database = _open(files)
-        finalize(self, self._database.close)  # as an index may be dropped without `close`
+        finalize(self, self._database.close)  # an index may be dropped without `close`
         [(self._made,)] = self.select("SELECT made FROM about")
 
     @classmethod
     def of(cls, files: RunFiles, *names: str) -> Self:
-        """The index of a run with all rows that its files have now, or that those of these names have."""
+        """The index of a run, up to date for all of its files or those with these names."""
         index = cls(files)
         while index.advance(*names):
             pass
@@ -130,7 +130,7 @@ class RunIndex:
             self._database.close()
 
     def stream(self, query: str, given: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-        """The same, some at a time; the index must not be changed meanwhile."""
+        """The rows of a query, in batches; the index must not change meanwhile."""
         with self._lock:
             cursor = self._database.execute(query, given)
         while rows := self._fetched(cursor):
@@ -141,18 +141,18 @@ class RunIndex:
             return cursor.fetchmany(ROWS_PER_FETCH)
 
     def select(self, query: str, given: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """The rows that a query finds."""
+        """The rows of a query."""
         with self._lock:
             return self._database.execute(query, given).fetchall()
 
     @property
     def version(self) -> str:
-        """Another one after each change of the index."""
+        """A token that changes with each change of the index."""
         return f"{self._made}-{self.select('SELECT changes FROM about')[0][0]}"
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Bytes that are indexed, and bytes of the files."""
+        """The indexed bytes, and the size of the files."""
         done = whole = 0
         for name in INDEXED:
             position, path = self._position(name), self._path(name)
@@ -162,28 +162,28 @@ class RunIndex:
         return done, whole
 
     def warnings(self) -> list[str]:
-        """What is wrong with the files: lines that are cut short, or are no rows."""
+        """Problems with the files: truncated lines, and lines that are not rows."""
         warnings = []
         for name in INDEXED:
             position, path = self._position(name), self._path(name)
             if position.unread:
-                lines = "1 line is no row" if position.unread == 1 else f"{position.unread:,} lines are no rows"
-                warnings.append(f"{path.name}: {lines} and left out; see line {position.first_unread}")
+                lines = "1 invalid line was" if position.unread == 1 else f"{position.unread:,} invalid lines were"
+                warnings.append(f"{path.name}: {lines} skipped; see line {position.first_unread}")
             if position.torn:
                 warnings.append(
-                    f"{path.name}: line {position.lines + 1} is cut short and left out: a process was killed while it "
-                    "wrote, or still writes"
+                    f"{path.name}: line {position.lines + 1} is incomplete and was skipped: a process was killed while "
+                    "writing it, or is still writing"
                 )
             if path.exists() and not path.is_file():
-                warnings.append(f"{path.name} is not a regular file and left out")
+                warnings.append(f"{path.name} was skipped, because it is not a regular file")
         [(count, line)] = self.select(NO_REWARD)
         if count:
             rows = "1 row has" if count == 1 else f"{count:,} rows have"
-            warnings.append(f"{self.files.rollouts.name}: {rows} no finite number as the reward; see line {line}")
+            warnings.append(f"{self.files.rollouts.name}: {rows} no finite reward; see line {line}")
         return warnings
 
     def ensure_whole(self, *names: str) -> None:
-        """Raise `NotFound` if a file cannot be read, and `BadTask` with its first line that is not a row."""
+        """Raise `NotFound` if a file cannot be read, and `BadTask` for its first invalid line."""
         for name in names:
             position, path = self._position(name), self._path(name)
             if path.exists() and not path.is_file():
@@ -196,7 +196,7 @@ class RunIndex:
     # Whole rows.
 
     def row(self, file: str, line: int) -> Row:
-        """The whole row in a line; `NotFound` if it is not there, or no longer."""
+        """The whole row in a line. Raises `NotFound` if it does not exist or was replaced."""
         places = self.select("SELECT offset, length, task, rollout FROM rows WHERE id = ?", (_id(file, line),))
         for offset, length, task, rollout in places:
             with suppress(OSError, BadTask), open_regular(self._path(file)) as content:
@@ -204,27 +204,27 @@ class RunIndex:
                 row = parse_row(content.read(length).removeprefix(BOM), line)
                 if key_of(row) == (task, rollout):
                     return row
-        raise NotFound(f"{self._path(file).name} has no row in line {line}, or was replaced: load the run again")
+        raise NotFound(f"{self._path(file).name} has no row in line {line}, or was replaced; reload the run")
 
     def rows(self, where: str, given: tuple[Any, ...] = (), order: str = "id") -> IndexedRows:
-        """The rows that a condition chooses, which are read from their files as they are asked for."""
+        """The rows that match a condition, read from their files on access."""
         ids = self.stream(f"SELECT id FROM rows WHERE {where} ORDER BY {order}", given)
         return IndexedRows(self, array("q", (identity for (identity,) in ids)))
 
     @property
     def inputs(self) -> InputRows:
-        """The rows before they had a verdict, by key."""
+        """The rows without a verdict, by key."""
         return InputRows(self)
 
     def lines(self, file: str, where: str) -> set[int]:
-        """The numbers of some lines of a file."""
+        """The numbers of the lines that match a condition."""
         numbers = self.stream(f"SELECT line FROM rows WHERE file = '{file}' AND {where}")
         return {line for (line,) in numbers}
 
     # Reading.
 
     def advance(self, *names: str) -> bool:
-        """Index the next batch of lines; False if there is nothing new."""
+        """Index the next batch of lines; returns False if nothing is new."""
         return any(self._advance(name) for name in names or INDEXED)
 
     def _advance(self, name: str) -> bool:
@@ -246,7 +246,7 @@ class RunIndex:
         return self._commit(name, known, position._replace(mark=mark), rows, anew=anew)
 
     def _commit(self, name: str, known: Position, position: Position, rows: list[Any], *, anew: bool) -> bool:
-        """Write a batch, unless another process was faster."""
+        """Write a batch, unless another process wrote it first."""
         with self._lock, _transaction(self._database) as database:
             if self._stored(name) == known:
                 if anew:
@@ -269,7 +269,7 @@ class RunIndex:
 
 
 class IndexedRows(LazySequence[Row]):
-    """Rows in the files of a run; of each, 8 bytes are in memory. `NotFound` if one is no longer there."""
+    """Rows in the files of a run, with 8 bytes in memory each. Raises `NotFound` for a row that has disappeared."""
 
     def __init__(self, index: RunIndex, ids: array[int]) -> None:
         self._index = index
@@ -283,7 +283,7 @@ class IndexedRows(LazySequence[Row]):
 
 
 class InputRows(Mapping[Key, Row]):
-    """The rows of a run before they had a verdict, sorted by their keys, and read as they are asked for."""
+    """The rows of a run without a verdict, sorted by key and read on access."""
 
     def __init__(self, index: RunIndex) -> None:
         self._index = index
@@ -306,7 +306,7 @@ class InputRows(Mapping[Key, Row]):
 
 
 def _open(files: RunFiles) -> sqlite3.Connection:
-    """The index beside a large file, if it can be written there; else one that is gone with the process."""
+    """The index beside a large file if it can be written there, otherwise a temporary one."""
     path = files.index
     large = files.rollouts.exists() and files.rollouts.stat().st_size >= MIN_BYTES_KEPT
     is_ours = not path.is_symlink() and (path.is_file() or not path.exists())
@@ -315,17 +315,17 @@ def _open(files: RunFiles) -> sqlite3.Connection:
             return _connect(str(path), files)
         except sqlite3.OperationalError:  # the folder is read-only
             break
-        except sqlite3.DatabaseError:  # it is broken, of another version, or does not fit the files
+        except sqlite3.DatabaseError:  # it is damaged, of another version, or does not match the files
             path.unlink(missing_ok=True)
     return _connect("", files)
 
 
 def _connect(path: str, files: RunFiles) -> sqlite3.Connection:
-    """Open an index, or make a new one; `sqlite3.DatabaseError` if it is not an index of these files."""
+    """Open or create an index. Raises `sqlite3.DatabaseError` if it is not an index of these files."""
     database = sqlite3.connect(path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False)
     try:
         database.execute("PRAGMA trusted_schema = OFF")
-        database.execute("PRAGMA synchronous = OFF")  # what a loss of power breaks is made anew
+        database.execute("PRAGMA synchronous = OFF")  # an index that a power loss damages is rebuilt
         with _transaction(database):
             if not database.execute("SELECT 1 FROM sqlite_master").fetchone():
                 for statement in TABLES:
@@ -348,9 +348,9 @@ def _transaction(database: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 
 def _check(database: sqlite3.Connection, files: RunFiles) -> None:
-    """Raise `sqlite3.DatabaseError` if an index was damaged, is of another version, or has what its files have not.
+    """Raise `sqlite3.DatabaseError` if an index is damaged, of another version, or does not match its files.
 
-    Of the rows, some are compared: an index saves reading all of them.
+    Only some rows are compared, because an index must open without reading all of them.
     """
     statements = {statement for (statement,) in database.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
     version, about = database.execute("PRAGMA user_version").fetchone(), database.execute("PRAGMA quick_check(1)")
@@ -362,12 +362,12 @@ def _check(database: sqlite3.Connection, files: RunFiles) -> None:
         row = database.execute("SELECT * FROM files WHERE file = ?", (name,)).fetchone()
         known = Position() if row is None else Position(*row[1:])
         with suppress(OSError), open_regular(getattr(files, name)) as file:
-            if known.offset and known.mark == _mark(file, known.offset):  # else it is indexed anew
+            if known.offset and known.mark == _mark(file, known.offset):  # otherwise it is indexed again
                 _compare_rows(database, name, file, known.lines)
 
 
 def _compare_rows(database: sqlite3.Connection, name: str, file: BufferedReader, lines: int) -> None:
-    """Raise `sqlite3.DatabaseError` if some rows are not as in the file."""
+    """Raise `sqlite3.DatabaseError` if a sample of rows differs from the file."""
     for _ in range(ROWS_COMPARED):
         some = _id(name, randrange(max(lines, 0) + 1))
         row = database.execute("SELECT * FROM rows WHERE file = ? AND id >= ? LIMIT 1", (name, some)).fetchone()
@@ -387,7 +387,7 @@ def _compare_rows(database: sqlite3.Connection, name: str, file: BufferedReader,
 
 
 def _mark(file: BufferedReader, offset: int) -> str:
-    """Identifies a file and its first bytes up to an offset, by their edges."""
+    """Identifies a file up to an offset, by the first and last bytes."""
     file.seek(0)
     digest = blake2b(file.read(min(EDGE_BYTES, offset)), digest_size=16)
     file.seek(max(0, offset - EDGE_BYTES))
@@ -405,7 +405,7 @@ def _place(identity: int) -> tuple[str, int]:
 
 
 def _to_insert(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The values of `INSERT`; some come twice, since the first releases of 3.12 warn of numbered placeholders."""
+    """The values of `INSERT`; some repeat, because early releases of 3.12 warn about numbered placeholders."""
     *values, identity = row
     file, task, rollout, node = row[0], row[4], row[5], row[15]
     return (*values, node, file, task, rollout, identity)
@@ -432,7 +432,7 @@ def _read(file: BufferedReader, name: str, start: Position) -> tuple[list[tuple[
     if len(read) >= size:
         return rows, Position(offset, count, unread, first_unread)
     try:
-        if rest and not rest.isspace():  # the last row may lack only its line end
+        if rest and not rest.isspace():  # the last row may lack only the line break
             rows.append((name, count + 1, offset, len(rest), *scalars_of(rest, count + 1), first + count + 1))
         offset, rest = offset + len(rest), b""
     except BadTask:

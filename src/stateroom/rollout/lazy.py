@@ -1,4 +1,4 @@
-"""Sequences whose items are made when they are read, so that a long one is never in memory."""
+"""Sequences whose items are created on access, so a long one is never in memory."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from stateroom.rollout.rows import Row
 SCALARS = frozenset({bool, int, float, str, type(None)})
 
 MAX_ITEMS = 100
-"""Items of a sequence that are written at once with the object that it is in."""
+"""The most items of a sequence that are written together with the surrounding object."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
 class LazySequence(Sequence[T_co]):
-    """Reads like a list, but for its items, which are made each time that they are read."""
+    """Reads like a list, but creates its items on each access."""
 
     @abstractmethod
     def _item(self, index: int) -> T_co:
-        """Make the item at an index from 0."""
+        """Create the item at a non-negative index."""
 
     @overload
     def __getitem__(self, index: int) -> T_co: ...
@@ -60,7 +60,7 @@ class LazySequence(Sequence[T_co]):
 
 
 class LazyMap(LazySequence[T_co], Generic[T, T_co]):
-    """What a function makes of each of some keys."""
+    """The results of a function for a sequence of keys."""
 
     def __init__(self, make: Callable[[T], T_co], keys: Sequence[T]) -> None:
         self._make = make
@@ -74,9 +74,9 @@ class LazyMap(LazySequence[T_co], Generic[T, T_co]):
 
 
 class SpooledRows(LazySequence[Row]):
-    """Rows in a file without a name, which is gone with this object. Of each row, 8 bytes are in memory.
+    """Rows of JSON data in a temporary file that lives as long as this object, with 8 bytes in memory each.
 
-    A row is JSON data, and each time that it is read another copy.
+    Each access returns a new copy.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class SpooledRows(LazySequence[Row]):
         finalize(self, self._file.close)
         self._turn = Lock()  # threads share the place in the file: `os.pread`, which has its own, is not on Windows
         self._ends = array("Q", [0])
-        """Where the rows end, after the start of the first."""
+        """The start of the first row, and the end of each row."""
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -109,14 +109,14 @@ class SpooledRows(LazySequence[Row]):
 
 
 def plain(value: Any) -> Any:
-    """A value with lists in place of lazy sequences."""
+    """A value with lazy sequences converted to lists."""
     if isinstance(value, dict):
         return {name: each if type(each) in SCALARS else plain(each) for name, each in value.items()}
     return [plain(each) for each in value] if isinstance(value, LazySequence) else value
 
 
 def json_pieces(value: Any, newline: bytes = b"\n") -> Iterator[bytes]:
-    """A value as indented JSON, piece by piece. `newline` is the end of a line with the indent of the next one."""
+    """A value as indented JSON, in pieces. `newline` is a line break with the indent of the next line."""
     inner = newline + b"  "
     if isinstance(value, LazySequence):
         parts = (json_pieces(each, inner) if _is_long(each) else [_json(plain(each), inner)] for each in value)
@@ -129,7 +129,7 @@ def json_pieces(value: Any, newline: bytes = b"\n") -> Iterator[bytes]:
 
 
 def _is_long(value: dict[str, Any]) -> bool:
-    """Whether an object has too long a sequence to be made at once."""
+    """Whether an object contains a sequence that is too long to write at once."""
     return any(type(each) not in SCALARS and len(each) > MAX_ITEMS for each in value.values())
 
 

@@ -1,6 +1,6 @@
-"""Metrics: what was measured in episodes, aggregated over all of them, by task, and by repeat.
+"""Metrics: measurements of episodes, aggregated over all episodes, by task, and by repeat.
 
-Names and definitions are those of NeMo Gym, so that its tools read them.
+Names and definitions follow NeMo Gym, so its tools can read them.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from stateroom.rollout.lazy import LazyMap, LazySequence, plain
 from stateroom.rollout.rows import COST, MAX_NUMBER, TOKENS, VERDICT, Row
 
 ALWAYS = VERDICT | {"tool_calls", "truncated", *TOKENS, COST}
-"""Fields that are measured, and not given by a task, in any row."""
+"""Fields that are always measurements, never part of a task."""
 
 MAX_EXACT_EPISODES = 1000
-"""Episodes of one task up to which pass@k is computed with integers."""
+"""The most episodes per task for which pass@k is computed with integers."""
 
 SOLVED = 1.0
 """An episode with at least this reward counts as solved."""
 
 CONFIDENCE = 0.95
-"""The share of the means of repeats that lie in their confidence interval."""
+"""The confidence level of intervals over repeats."""
 
 MAX_EXACT_FREEDOM = 1000
-"""Degrees of freedom up to which quantiles of the t distribution are exact."""
+"""The most degrees of freedom for which t quantiles are exact."""
 
 EPISODES_PER_PART = 1 << 16
-"""Episodes that are sorted at a time."""
+"""Episodes that are sorted at once."""
 
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
@@ -50,20 +50,20 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     input: Amount = msgspec.field(name="in", default=0.0)
     output: Amount = msgspec.field(name="out", default=0.0)
     cached: Amount | None = None
-    """For input tokens that were cached; by default as for others."""
+    """The price of cached input tokens; by default the same as others."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The price in a text such as `in=0.15,out=0.6`; `BadData` says what is wrong with it."""
+        """Parse a price such as `in=0.15,out=0.6`. Raises `BadData` if it is invalid."""
         given = dict(part.strip().partition("=")[::2] for part in text.split(","))
         try:
             return msgspec.convert({name.strip(): float(value) for name, value in given.items()}, cls)
         except (ValueError, msgspec.ValidationError):
-            how = "write in=0.15,out=0.6, per million tokens, and cached=… if cached input has its own price"
+            how = "give in=0.15,out=0.6, per million tokens, and optionally cached=… for cached input"
             raise BadData(f"{text!r} is not a price; {how}") from None
 
     def cost(self, response: Row) -> Row:
-        """What a response has cost, as a field of its row; none if the model does not report its tokens."""
+        """The cost of a response as a field of its row; empty if the model does not report tokens."""
         usage = response.get("usage")
         if not usage:
             return {}
@@ -74,7 +74,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 def pass_at_k(n: int, solved: int, k: int) -> float:
-    """An unbiased estimate of the chance that one of `k` episodes is solved, from `n` episodes, some of them solved."""
+    """An unbiased estimate of the probability that at least one of `k` episodes is solved, from `n` episodes."""
     if n > MAX_EXACT_EPISODES:  # the exact quotient would take seconds
         return 1.0 - prod((n - solved - index) / (n - index) for index in range(min(k, n - solved + 1)))
     return 1.0 - comb(n - solved, k) / comb(n, k)
@@ -95,7 +95,7 @@ def summarise(values: Sequence[float], name: str) -> dict[str, float]:
 def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of an episode: the numbers and booleans of its row, the parts of its reward, and its tokens.
 
-    NaN, infinities and numbers whose sum would be infinite are not measured.
+    NaN, infinities and numbers with an infinite sum are skipped.
     """
     response, parts = row.get("response"), row.get("reward_components")
     usage = response.get("usage") if isinstance(response, dict) else None
@@ -112,8 +112,8 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
 def standard_error(by_task: Iterable[Sequence[float]]) -> float | None:
     """The standard error of the mean over all values, clustered by task; None if there are too few values.
 
-    The episodes of one task are not independent of one another, so that more repeats of the same tasks do not make it
-    as small as more tasks would. With a single task, it is that of the mean of its episodes.
+    Episodes of one task are not independent, so more repeats reduce the error less than more tasks. For a single task,
+    it is the standard error over its episodes.
     """
     clusters = _Clusters()
     for values in by_task:
@@ -123,24 +123,24 @@ def standard_error(by_task: Iterable[Sequence[float]]) -> float | None:
 
 @with_config(use_attribute_docstrings=True)
 class EpisodeMetrics(TypedDict):
-    """What was measured in episodes, as NeMo Gym names it, with standard errors and pass@k besides."""
+    """The metrics of episodes as in NeMo Gym, plus standard errors and pass@k."""
 
     agent_metrics: dict[str, float | None]
     """Over all episodes."""
     key_metrics: dict[str, float | None]
     """The most important ones."""
     group_level_metrics: list[dict[str, Any]]
-    """One for each task, with its episodes."""
+    """The metrics of each task, with its episodes."""
     repeat_level_metrics: list[dict[str, float | None]]
-    """One for each rollout index, if there are several."""
+    """The metrics of each rollout index, if there are several."""
 
 
 def aggregate(
     rows: Iterable[Mapping[str, Any]], solved_threshold: float = SOLVED, given: Container[str] = ()
 ) -> EpisodeMetrics:
-    """Measure episodes. One counts as solved from the reward `solved_threshold`.
+    """Aggregate the metrics of episodes. An episode with at least the reward `solved_threshold` counts as solved.
 
-    Standard errors are clustered by task. Fields that are `given` by tasks are not metrics.
+    Standard errors are clustered by task. Fields `given` by tasks are not metrics.
     """
     return plain(aggregate_lazily(rows, solved_threshold, given))  # type: ignore[no-any-return]
 
@@ -148,9 +148,9 @@ def aggregate(
 def aggregate_lazily(
     rows: Iterable[Mapping[str, Any]], solved_threshold: float = SOLVED, given: Container[str] = ()
 ) -> dict[str, Any]:
-    """The same, but the metrics of a task, of its rollouts and of a repeat are computed each time that they are read.
+    """Like `aggregate`, but metrics of tasks, rollouts and repeats are computed on access.
 
-    Of a long run, they take far more memory than all that they are computed from.
+    For a long run, they take far more memory than the data behind them.
     """
     figures = _figures(rows, given)
     repeats = _repeats_of(figures)
@@ -164,13 +164,13 @@ def aggregate_lazily(
 
 
 def agent_metrics(rows: Iterable[Mapping[str, Any]], solved_threshold: float = SOLVED) -> dict[str, float]:
-    """The metrics over all episodes alone; those of each task take longer."""
+    """Only the metrics over all episodes, which is faster."""
     figures = _figures(rows, ())
     return _overall(figures, _repeats_of(figures), solved_threshold)
 
 
 def concat_runs(runs: Iterable[Iterable[Mapping[str, Any]]]) -> Iterator[Row]:
-    """The rows of several runs as those of one: each run's tasks are others than those of the runs before."""
+    """The rows of several runs as one run, with distinct tasks for each."""
     first = 0
     for rows in runs:
         last = -1
@@ -204,7 +204,7 @@ def _summaries(figures: Figures) -> dict[str, float]:
     """All metrics over all episodes, with their standard errors."""
     errors, episodes = _standard_errors(figures), array("I", figures.in_order())
     metrics: dict[str, float] = {}
-    for name in figures.names:  # one after another, since columns of a long run take much memory
+    for name in figures.names:  # one at a time, because the columns of a long run take much memory
         metrics |= summarise(figures.column(name, episodes), name)
         if name in errors:
             metrics[f"stderr/{name}"] = errors[name]
@@ -212,7 +212,7 @@ def _summaries(figures: Figures) -> dict[str, float]:
 
 
 def _standard_errors(figures: Figures) -> dict[str, float]:
-    """The standard error of each metric that has one."""
+    """The standard errors of the metrics that have one."""
     clusters: dict[str, _Clusters] = defaultdict(_Clusters)
     for episodes in figures.by_task:
         for name, values in figures.columns(episodes).items():
@@ -261,7 +261,7 @@ def _pass_at(figures: Figures, solved_threshold: float) -> dict[str, float]:
 
 
 class _Clusters:
-    """Values in clusters, of which a standard error is made; those that it starts with are one each."""
+    """Clustered values for a standard error; each initial value is its own cluster."""
 
     def __init__(self, values: Sequence[float] = ()) -> None:
         self._values = array("d", values)
@@ -274,13 +274,13 @@ class _Clusters:
             self._sizes.append(len(values))
 
     def error(self) -> float | None:
-        """The standard error of the mean; a single cluster is taken apart."""
+        """The standard error of the mean; a single cluster is split into its values."""
         values = self._values
         sizes = self._sizes if len(self._sizes) > 1 else array("I", [1]) * len(values)
         if len(sizes) < 2:
             return None
         mean, left = fmean(values), iter(values)
-        # `fsum` is exact, so it is the same in any order of the episodes; and no square overflows.
+        # `fsum` is exact, so the order of the episodes does not matter; and squares cannot overflow.
         sums = array("d", (fsum(value - mean for value in islice(left, size)) for size in sizes))
         largest = max(map(abs, sums)) or 1.0
         spread = largest * sqrt(fsum((each / largest) ** 2 for each in sums))
@@ -296,7 +296,7 @@ def _repeats_of(figures: Figures) -> Groups:
 
 
 def _repeat_metrics(figures: Figures, repeats: Sequence[Sequence[int]]) -> Sequence[dict[str, Any]]:
-    """The metrics of each repeat over its tasks, computed as they are read; none of a single one."""
+    """The metrics of each repeat over its tasks, computed on access; empty for a single repeat."""
     return LazyMap(partial(_repeat, figures), repeats) if len(repeats) > 1 else []
 
 
@@ -315,12 +315,12 @@ def _repeat(figures: Figures, episodes: Sequence[int]) -> dict[str, Any]:
 
 
 def _one_per_task(figures: Figures, episodes: Sequence[int]) -> list[int]:
-    """The episodes of a repeat without those that another one of the same task follows."""
+    """The last episode of each task in a repeat."""
     return [*{figures.tasks[episode]: episode for episode in episodes}.values()]
 
 
 def _across_repeats(figures: Figures, repeats: Sequence[Sequence[int]]) -> dict[str, float]:
-    """How the mean of each metric varies from repeat to repeat; none of a single one."""
+    """How the mean of each metric varies between repeats; empty for a single repeat."""
     means: dict[str, array[float]] = defaultdict(lambda: array("d"))
     for episodes in repeats if len(repeats) > 1 else ():
         for name, values in figures.columns(_one_per_task(figures, episodes)).items():
@@ -336,8 +336,8 @@ def _across_repeats(figures: Figures, repeats: Sequence[Sequence[int]]) -> dict[
 
 
 def _statistics(values: Sequence[float]) -> dict[str, float]:
-    """The statistics of some values, and the confidence interval of their mean if they are several."""
-    values = [*values]  # each number of an array is made anew when it is read
+    """The statistics of values, with the confidence interval of the mean if there are several."""
+    values = [*values]  # an array creates a new number on each access
     several = len(values) > 1
     mean, deviation = fmean(values), stdev(values) if several else 0.0
     error = deviation / sqrt(len(values))
@@ -361,7 +361,7 @@ def _statistics(values: Sequence[float]) -> dict[str, float]:
 @cache
 def _t_quantile(freedom: int) -> float:
     """The number that bounds the middle 95 % of Student's t distribution with some degrees of freedom."""
-    if freedom > MAX_EXACT_FREEDOM:  # the expansion by Cornish and Fisher is as good
+    if freedom > MAX_EXACT_FREEDOM:  # the Cornish-Fisher expansion is as accurate
         z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
         return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
     low, high = 0.0, 13.0
@@ -386,9 +386,9 @@ def _within(t: float, freedom: int) -> float:
 
 
 class Figures:
-    """The metrics of episodes, which are numbered as they are added: 8 bytes a metric, and 28 an episode.
+    """The metrics of episodes, numbered in the order added, in 8 bytes per metric and 28 per episode.
 
-    An index of a task or rollout that has more than 64 bits raises `OverflowError`.
+    Raises `OverflowError` for a task or rollout index of more than 64 bits.
     """
 
     def __init__(self) -> None:
@@ -396,9 +396,9 @@ class Figures:
         self.rollouts = array("q")
         self._values = array("d")
         self._starts = array("Q")
-        """Where the values of each episode begin."""
+        """The position of the first value of each episode."""
         self._kinds = array("I")
-        """Which names the values of each episode have."""
+        """The names of the values of each episode."""
         self._names: list[tuple[str, ...]] = []
         self._kind_of: dict[tuple[str, ...], int] = {}
 
@@ -437,7 +437,7 @@ class Figures:
         return columns
 
     def column(self, name: str, episodes: Iterable[int]) -> array[float]:
-        """The values of one metric in those of some episodes that have it."""
+        """The values of one metric in the given episodes that have it."""
         column = array("d")
         for kind, alike in groupby(episodes, self._kinds.__getitem__):
             if name in self._names[kind]:
@@ -447,26 +447,26 @@ class Figures:
 
     @cached_property
     def by_task(self) -> Groups:
-        """The episodes of each task, by its index. Call it when all are added."""
+        """The episodes of each task, by index. Call it after adding all."""
         return Groups(self.tasks, range(len(self)))
 
     def in_order(self) -> Iterable[int]:
-        """All episodes: first those of the task that came first."""
+        """All episodes, grouped by task in order of appearance."""
         groups = self.by_task
-        started = array("I", bytes(4 * len(self)))  # the number of the group that an episode is the first of, or 0
+        started = array("I", bytes(4 * len(self)))  # the number of the group that begins with an episode, or 0
         for number in range(len(groups)):
             started[groups.first(number)] = number + 1
         return (episode for number in started if number for episode in groups[number - 1])
 
 
 def _parts(episodes: Iterable[int]) -> Iterator[list[int]]:
-    """Episodes in lists that can be sorted in little memory: a number in a list takes ten times that in an array."""
+    """Episodes in small lists to sort: a number in a list takes ten times the memory as in an array."""
     left = iter(episodes)
     return iter(lambda: [*islice(left, EPISODES_PER_PART)], [])
 
 
 class Groups(LazySequence[Sequence[int]]):
-    """Episodes with the same index, by that index; each group is in the order in which its episodes are given."""
+    """Episodes grouped by index; each group keeps the given order."""
 
     def __init__(self, indices: Sequence[int], episodes: Iterable[int]) -> None:
         sorted_parts = [array("I", sorted(part, key=indices.__getitem__)) for part in _parts(episodes)]

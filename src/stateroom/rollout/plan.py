@@ -1,4 +1,4 @@
-"""Plans: which model runs which tasks, where, and within which limits."""
+"""Plans: which model runs which tasks, where, and with which limits."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from stateroom.session import new_session_id
 P = TypeVar("P", bound="Plan")
 
 NO_STORE = "memory://"
-"""The store of a run that leaves no sessions behind."""
+"""The store of a run that does not keep sessions."""
 
 NOT_SETTINGS = frozenset({"input", "tools"})
-"""Parameters of a row's request that are not the model's settings."""
+"""Parameters of a row's request that are not settings of the model."""
 
 EPOCH = 1_735_689_600.0
-"""When the clocks of a run's sessions start, 1 January 2025: so the same run gives the same rows."""
+"""The start time of the clocks of a run's sessions, 1 January 2025, so a repeated run has the same rows."""
 
 
 def agent_ref(environment: Environment[Any, Any]) -> dict[str, str]:
     """The name of an environment's agent in files.
 
-    NeMo Gym compares runs whose agents have the same name, and finds an agent's servers by it.
+    NeMo Gym compares runs with the same agent name, and finds the servers of an agent by name.
     """
     return {"type": "responses_api_agents", "name": f"{environment.name}_agent"}
 
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """What an episode needs: an environment, a model, and how that acts."""
+    """The environment, the model and the settings of an episode."""
 
     environment: Environment[Any, Any]
     model: ModelSource
     options: EpisodeOptions
 
     def seed_of(self, *place: int | str) -> int:
-        """The seed of a place in a run (a task and a rollout, say); it follows from the run's `seed`."""
+        """The seed for a place in a run, such as a task and a rollout, derived from the run's `seed`."""
         text = "/".join(map(str, (self.environment.name, self.options.seed, *place)))
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1
 
@@ -76,12 +76,12 @@ class EpisodePlan:
         return request_of(row).get("tools") or variant_of(self.environment, row).tool_definitions()
 
     def cost_of(self, response: Row) -> Row:
-        """What a response has cost, as a field of its row; none without a price."""
+        """The cost of a response as a field of its row; empty without a price."""
         price = as_price(self.options.price)
         return {} if price is None else price.cost(response)
 
     def seed_of_row(self, row: Row) -> int:
-        """The random seed of a row's episode; without indices it follows from the session's id."""
+        """The random seed of a row's episode; without indices, it is derived from the session's id."""
         return self.seed_of(*(key_of(row) if set(INDICES) <= row.keys() else (row[SESSION],)))
 
     def response(self, trajectory: Trajectory, tools: list[Item], seed: int) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class EpisodePlan:
 
 @dataclass(frozen=True)
 class Plan(EpisodePlan):
-    """Which model runs which tasks of an environment, where, and what is written."""
+    """A plan to run a model on the tasks of an environment and write files."""
 
     options: CollectOptions
     tasks: Sequence[Row]
@@ -106,12 +106,12 @@ class Plan(EpisodePlan):
 
     @property
     def store(self) -> str:
-        """The URL of the store of the sessions, unless a server has them."""
+        """The URL of the session store, unless a server has the sessions."""
         return self.options.store or NO_STORE
 
     @property
     def agent_ref(self) -> dict[str, str]:
-        """The agent, as files name it: as the tasks do, or else after the environment."""
+        """The agent as named in files: as in the tasks, otherwise after the environment."""
         return next((task["agent_ref"] for task in self.tasks if "agent_ref" in task), agent_ref(self.environment))
 
     @property
@@ -129,7 +129,7 @@ class Plan(EpisodePlan):
         )
 
     def backend(self, *, forks: bool) -> AbstractAsyncContextManager[Backend]:
-        """Where the episodes run; with `forks`, a server must be able to fork sessions."""
+        """Open the backend of the episodes; with `forks`, a server must be able to fork sessions."""
         options = self.options
         if options.server is None:
             return local_backend(self.environment, self.store)
@@ -146,7 +146,7 @@ class Plan(EpisodePlan):
         )
 
     def check_model(self) -> None:
-        """Raise `BadTask` if there is no model for one of the tasks to run."""
+        """Raise `BadTask` if the model cannot run one of the tasks."""
         for row in self.inputs_for(1):
             try:
                 self.model.check_task(row)
@@ -160,11 +160,11 @@ class RunPlan(Plan):
 
     options: RunOptions
     lease: float = 30.0
-    """Seconds of silence after which a worker counts as lost, and its episodes go to others, who lease them as long."""
+    """Seconds of silence after which a worker counts as lost; also the length of leases on its episodes."""
 
     @classmethod
     def of(cls, options: RunOptions) -> RunPlan:
-        """The run with some options."""
+        """Create the plan for options."""
         return make_plan(cls, options, RunFiles)
 
     @property
@@ -174,7 +174,7 @@ class RunPlan(Plan):
 
     @property
     def keeps_transcripts(self) -> bool:
-        """Whether only what the agents say is in this run's store."""
+        """Whether the run's store has only the transcripts of the agents."""
         return not self.keeps_sessions and self.options.group is None and not self.store.startswith("memory:")
 
     @property
@@ -185,8 +185,8 @@ class RunPlan(Plan):
     def inputs(self) -> Iterator[Row]:
         """The rows to run: the first `limit` tasks, with all episodes of a task in sequence.
 
-        Each names its session, so that the session can be found again. They are made one by one, with other sessions
-        each time.
+        Each row names its session, so a resumed run can find it. The rows are created one by one, with new session ids
+        on each iteration.
         """
         names_sessions = self.keeps_sessions or self.keeps_transcripts
         forks = self.keeps_sessions and self.options.group is not None
@@ -205,9 +205,9 @@ def plan_run(options: RunOptions) -> RunPlan:
 
 
 def make_plan(kind: type[P], options: CollectOptions, files_kind: type[RunFiles], **more: Any) -> P:
-    """A plan of a kind, by its options: what they leave open is chosen."""
+    """Create a plan, with defaults for the options that are not set."""
     if options.server is None and options.environment is None:
-        raise InvalidOption("environment", "say which, or name the server where one is")
+        raise InvalidOption("environment", "name an environment or a server")
     environment = options.make_environment()
     files = files_kind(new_path(environment.name, ".jsonl") if options.output is None else Path(options.output))
     resumes = getattr(options, "resume", False) and files.begun
@@ -226,11 +226,11 @@ def make_plan(kind: type[P], options: CollectOptions, files_kind: type[RunFiles]
 
 
 def _ensure_sessions_are_kept(environment: Environment[Any, Any], files: RunFiles) -> None:
-    """Refuse to resume a run whose sessions are not in the default store: all its episodes would start over."""
+    """Refuse to resume a run without its session store, because all episodes would start over."""
     if environment.state_type is not None and not files.sessions.exists():
-        raise InvalidOption("store", f"give the one that this run had: its sessions are not in {files.sessions}")
+        raise InvalidOption("store", f"give the store of the run, because its sessions are not in {files.sessions}")
 
 
 def default_store(environment: Environment[Any, Any], files: RunFiles) -> str:
-    """The store of a run's sessions by default: a file beside the rollouts, or none if the environment is stateless."""
+    """The default session store of a run: a file beside the rollouts, or none for a stateless environment."""
     return f"sqlite:///{quote(str(files.sessions))}" if environment.state_type is not None else NO_STORE

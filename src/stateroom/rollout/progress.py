@@ -21,37 +21,37 @@ from stateroom.rollout.plan import RunPlan
 from stateroom.rollout.runner import Report, ResumePlan, run
 
 BAR_DELAY_SECONDS = 2.0
-"""Seconds of work after which progress is shown."""
+"""The time after which progress is shown, in seconds."""
 
 LINE_SECONDS = 5.0
-"""Seconds between two lines where there is no bar."""
+"""The interval between lines without a bar, in seconds."""
 
 REFRESH_SECONDS = 0.5
-"""Seconds between two updates of a notebook's bar."""
+"""The interval between updates of a notebook's bar, in seconds."""
 
 
 CONTROLS = (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""Characters that a terminal obeys rather than shows, line separators, and those that reverse the text after them."""
+"""Control characters, line separators, and characters that reverse the direction of text."""
 
 VISIBLE = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in CONTROLS if chr(code) not in "\t\n"}
 
 
 def visible(text: str) -> str:
-    """A text whose control characters are written as escapes, except for line ends and tabs."""
+    """A text with control characters as escapes, except for line breaks and tabs."""
     return text.replace("\r\n", "\n").translate(VISIBLE)
 
 
 class Terminal(Console):
-    """A console for text of models, tools, tasks and files: nothing in it is markup, an emoji or a control character.
+    """A console for untrusted text: markup, emoji codes and control characters have no effect.
 
-    All that is printed goes through `render`, also the cells of tables.
+    All output goes through `render`, including the cells of tables.
     """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, **settings)
 
     def render_str(self, text: str, **settings: Any) -> Text:
-        return super().render_str(visible(text), **settings)  # before the layout, which knows their width then
+        return super().render_str(visible(text), **settings)  # before the layout, so it measures the escapes
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
@@ -59,7 +59,7 @@ class Terminal(Console):
 
 
 class ProgressBar:
-    """Shows how much of a piece of work is done, and the time taken when it has finished."""
+    """Shows the progress of a piece of work, and the time taken at the end."""
 
     def __init__(self, what: str, total: int | None = None) -> None:
         self.what = what
@@ -74,7 +74,7 @@ class ProgressBar:
         return monotonic() - self._began
 
     def start(self) -> None:
-        """Show it, unless it is shown."""
+        """Show the bar, unless it is already shown."""
         if self._display is None:
             self._display = _display_of(self)
             self._display.start()
@@ -86,14 +86,14 @@ class ProgressBar:
             self._display.update()
 
     def stop(self) -> None:
-        """Show the last state, if it is shown at all."""
+        """Show the final state, if the bar was shown."""
         if self._display is not None:
             self._display.stop()
             self._display = None
 
     @property
     def line(self) -> str:
-        """The state as a line of text."""
+        """The progress as a line of text."""
         minutes, seconds = divmod(int(self.seconds), 60)
         of = "" if self.total is None else f"/{self.total}"
         return f"{self.what}: {self.done}{of}, {minutes // 60}:{minutes % 60:02}:{seconds:02}"
@@ -109,7 +109,7 @@ async def run_with_progress(plan: RunPlan, bar: ProgressBar) -> Report:
         )  # the first episode may take long
 
     def advance(_: Finished) -> None:
-        bar.start()  # not before: a run that is refused shows no bar
+        bar.start()  # not earlier: a refused run shows no bar
         bar.advance()
 
     timers: list[asyncio.TimerHandle] = []
@@ -137,7 +137,7 @@ def _display_of(bar: ProgressBar) -> _Display:
 
 
 class _Terminal:
-    """A bar that stays when the work has ended."""
+    """A bar that stays visible at the end."""
 
     def __init__(self, bar: ProgressBar, console: Console) -> None:
         self._bar = bar
@@ -146,7 +146,7 @@ class _Terminal:
         self._progress = Progress(*columns, console=console)
         self._task = self._progress.add_task(bar.what)
         task = self._progress.tasks[0]
-        task.start_time = task.get_time() - bar.seconds  # it is shown later than the work began
+        task.start_time = task.get_time() - bar.seconds  # the bar appears after the work began
         self.update()
 
     def start(self) -> None:
@@ -162,7 +162,7 @@ class _Terminal:
 
 
 class _Repeated:
-    """Shows the state again and again, on a thread: the event loop may be busy, or one step may take long."""
+    """Shows the progress periodically from a thread, because the event loop may be busy or a step may take long."""
 
     def __init__(self, show: Callable[[], None], every: float, *, at_once: bool = False) -> None:
         self._show = show
@@ -181,7 +181,7 @@ class _Repeated:
             self._show()
 
     def update(self) -> None:
-        """Nothing: the thread shows it."""
+        """Do nothing; the thread shows the progress."""
 
     def stop(self) -> None:
         self._stopped.set()

@@ -1,4 +1,4 @@
-"""Episodes on a server: one of Stateroom's, or any that speaks the protocol of NeMo Gym's resources servers."""
+"""Episodes on a Stateroom server, or any server with the protocol of NeMo Gym's resources servers."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from stateroom.session import AgentInMemory, Code, Lifecycle, Result, Verdict, r
 logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 60.0
-"""Seconds that a request may take."""
+"""The time limit of a request, in seconds."""
 
 KEEPALIVE_SECONDS = 4.0
-"""Seconds that an idle connection is kept: fewer than servers keep theirs, so that no dead one is used."""
+"""The time to keep an idle connection, in seconds: shorter than servers do, to avoid dead connections."""
 
 FOR_THE_MODEL = frozenset(get_args(Code))
-"""The codes of failed calls that a model may read and act on; any other ends the episode."""
+"""The codes of failed calls that are reported to the model; any other ends the episode."""
 
 RUNNERS_FIELDS = ("response", "responses_create_params")
-"""Fields of a verdict's reply that are ignored: the runner has its own."""
+"""Fields of a verdict that are ignored, because the runner measures them itself."""
 
 SESSION_ID = "resources_session_id"
-"""A seed request with this field gets the same session each time. It is not sent, as each episode needs its own."""
+"""A seed request with this field always gets the same session. It is not sent, as each episode needs its own."""
 
 _NAME = re.compile(r"[\w-]+")
 
@@ -71,18 +71,18 @@ class RemoteSession:
         self.seeded = seeded
         """The server's reply to the seed request."""
         self.restart = restart
-        """Seeds another session just like this one."""
+        """Seeds an identical session."""
         self.parent = parent
         session_id = seeded.get("session_id", seeded.get(SESSION_ID))
         self.id = session_id if isinstance(session_id, str) else None
         self.is_stateroom = "session_id" in seeded
-        """Whether the server is Stateroom's: it runs a request once, however often it is sent with the same id."""
+        """Whether this is a Stateroom server, which runs a request with the same id only once."""
         self._tools = backend.callable_in(row)
         self.agent: AgentLog = AgentInMemory(backend.lifecycle)
 
     @property
     def was_found(self) -> bool:
-        """Whether the session existed before the seed request, as far as the server tells."""
+        """Whether the server reports that the session existed before the seed request."""
         return self.is_stateroom and "seed_key" not in self.seeded
 
     @property
@@ -97,7 +97,7 @@ class RemoteSession:
         return self._backend.reads(name)
 
     def fork(self, session: str, token: str, revision: int) -> RemoteSession:
-        """A fork of this one, which the server has made at a revision."""
+        """The session for a fork that the server created at a revision."""
         cookie = f"stateroom_{self.seeded['mcp']['server_name']}"  # the server reads the session's token there
         connection = self._connection.with_cookies({cookie: token})
         seeded, parent = {**self.seeded, "session_id": session}, (self.seeded["session_id"], revision)
@@ -123,7 +123,7 @@ class RemoteSession:
         return answer
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
-        if name not in self._tools:  # the model may not reach a server's other endpoints
+        if name not in self._tools:  # the model must not reach other endpoints of the server
             return result_of_failure(unknown_tool(name, self._tools))
         headers = {} if call_id is None else {"Idempotency-Key": call_id}
         repeatable = self.is_stateroom and call_id is not None
@@ -133,12 +133,12 @@ class RemoteSession:
             raise reply.failure(name)
         if code == "needs_input":
             asked = reply.error.get("message")
-            raise ServerFailed(f"{name} asks {asked!r}: only without a server can an agent wait for an answer")
+            raise ServerFailed(f"{name} asks {asked!r}, but an agent on a server cannot wait for an answer")
         return Verbatim(Raw(reply.text.encode()), code)
 
     async def verify(self, response: Any = None) -> Verdict:
         sent = {**given_row(self._row), "response": response}
-        headers = {"Prefer": "return=minimal"}  # the row itself need not come back
+        headers = {"Prefer": "return=minimal"}  # the reply need not repeat the row
         reply = await self._connection.post("/verify", sent, headers, repeatable=self.is_stateroom)
         if reply.error.get("code") == "judge_failed":
             raise JudgeFailed(reply.error.get("message") or reply.text)
@@ -152,7 +152,7 @@ class RemoteSession:
         return Verdict(reward, components, reason=reason, details=details)
 
     async def close(self) -> None:
-        """Close the session. If that fails, the session expires, and the verdict is as good."""
+        """Close the session. If that fails, it expires; the verdict stays valid."""
         if self.id is None:
             return
         episode = {"rollout_id": f"{self._row['_ng_task_index']}-{self._row['_ng_rollout_index']}", "attempt": 0}
@@ -183,7 +183,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 class RemoteBackend:
-    """The sessions of an environment on a server. An environment without tools here is known only to the server."""
+    """The sessions of an environment on a server. Without tools here, only the server knows the environment."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class RemoteBackend:
         """Whether the server is Gymnasium-style; known after `check`."""
 
     async def admin(self) -> AdminClient:
-        """The server's admin API; raises if it has none, or refuses the token."""
+        """The server's admin API. Raises an error if it has none or refuses the token."""
         if self._admin is None:
             self._admin = await find_admin_api(self._client, self._root, self._admin_token)
         return self._admin
@@ -223,7 +223,7 @@ class RemoteBackend:
         if SESSION in row:
             headers["Stateroom-Session"] = row[SESSION]
         task = {name: value for name, value in given_row(row).items() if name != SESSION_ID}
-        # Safe to repeat on any server: a session of an earlier attempt is not used, and expires.
+        # Safe to repeat on any server: an unused session of an earlier attempt expires.
         reply = await connection.post("/seed_session", task, headers, repeatable=True)
         restart = partial(self._seed, row, seed=seed, began=began)
         return RemoteSession(self, connection, reply.expect("seed_session"), row, restart)
@@ -231,7 +231,7 @@ class RemoteBackend:
     async def find(self, row: Row, *, seed: int, began: float) -> EpisodeSession | None:
         if self.is_gymnasium:
             return None
-        session = await self._seed(row, seed=seed, began=began)  # a server of ours finds it, if it exists
+        session = await self._seed(row, seed=seed, began=began)  # a Stateroom server finds it, if it exists
         if session.was_found:
             return session
         stateless = session.is_stateroom and await is_stateless(ServerConnection(self._client, self._root))
@@ -252,7 +252,7 @@ class RemoteBackend:
         return [session.fork(fork["id"], fork["token"], revision) for fork in await admin.fork(parent, n, revision)]
 
     def callable_in(self, row: Row) -> set[str]:
-        """The tools that can be called: the environment's or, if it is not known here, those in the row."""
+        """The callable tools: the environment's or, if it is unknown here, those in the row."""
         if self._tools:
             return {*self._tools}
         offered = request_of(row).get("tools") or []
@@ -265,7 +265,7 @@ class RemoteBackend:
         return tool is not None and tool.effect == "read"
 
     async def check(self) -> None:
-        """Raise if there is no environment's server at the URL."""
+        """Raise an error unless an environment's server answers at the URL."""
         try:
             reply = await ServerConnection(self._client, self._root).get_once("/")
         except ServerUnavailable as error:
@@ -275,20 +275,20 @@ class RemoteBackend:
             if self.is_gymnasium:
                 return
             raise NotFound(
-                f"what answers at {self._root} is not an environment's server: GET / got {reply.status}; "
-                'one would say 200 {"status": "ok"}'
+                f"{self._root} is not the server of an environment: GET / returned {reply.status} without "
+                '{"status": "ok"}'
             )
 
     async def _has_steps(self) -> bool:
-        """Whether the server describes itself as one with `/reset` and `/step`, and no other way to begin."""
+        """Whether the server describes itself as one with only `/reset` and `/step`."""
         paths = (await ServerConnection(self._client, self._root).get_once("/openapi.json")).content.get("paths")
         return isinstance(paths, dict) and {"/reset", "/step"} <= paths.keys() and "/seed_session" not in paths
 
     def check_tools(self, rows: Iterable[Row]) -> None:
-        """Raise `BadTask` for a row without tools, if nobody else knows those of the server."""
+        """Raise `BadTask` for a row without tools, if the environment is unknown here."""
         for place, row in enumerate(rows):
             if not self.callable_in(row):
-                needed = "responses_create_params.tools: needed here; or name the environment, which knows its tools"
+                needed = "responses_create_params.tools: required unless you name the environment"
                 raise BadTask(f"task {place}: {needed}")
 
 
@@ -304,10 +304,10 @@ async def remote_backend(
     api_key: str | None = None,
     admin_token: str | None = None,
 ) -> AsyncIterator[RemoteBackend]:
-    """The server at a URL, if there is one, for episodes of some rows; with `forks`, it must also fork sessions."""
+    """Connect to the server at a URL for episodes of rows; with `forks`, it must be able to fork sessions."""
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=KEEPALIVE_SECONDS),
-        cookie_jar=aiohttp.DummyCookieJar(),  # each episode has its own cookies
+        cookie_jar=aiohttp.DummyCookieJar(),  # each episode keeps its own cookies
         timeout=aiohttp.ClientTimeout(total=timeout),
     ) as client:
         backend = RemoteBackend(client, _root(server), environment, api_key, admin_token)
@@ -325,20 +325,20 @@ def _root(server: str) -> str:
     except ValueError:
         url = URL()
     if url.scheme not in ("http", "https") or not url.host or url.query_string or url.fragment:
-        raise NotFound(f"{server!r} is not the URL of a server; one is http://127.0.0.1:8000")
+        raise NotFound(f"{server!r} is not the URL of a server, such as http://127.0.0.1:8000")
     return str(url).rstrip("/")
 
 
-# Servers of NeMo Gym that are Gymnasium-style: `/reset` begins an episode, and `/step` does all the rest.
+# Gymnasium-style servers of NeMo Gym: `/reset` begins an episode, and `/step` does the rest.
 
 STEP_ID = "_ng_step_request_id"
 
 
 class GymnasiumSession:
-    """An episode that was reset. Its reward is the sum of those of its steps.
+    """An episode of a Gymnasium-style server. Its reward is the sum over its steps.
 
-    A step takes a response of the model, makes its tool calls or hears its message, and gives a reward. Here each call
-    is a step of its own, as the runner makes the calls of an answer one by one.
+    A step takes a response of the model, with tool calls or a message, and returns a reward. Here each call is a
+    separate step, because the runner makes the calls of an answer one by one.
     """
 
     id: str | None = None
@@ -360,20 +360,20 @@ class GymnasiumSession:
         return False
 
     async def instructions(self) -> str:
-        """What the server says when it begins."""
+        """The server's first observation."""
         return self._first or ""
 
     async def reply(self, message_: str, *, call_id: str) -> str | None:
-        """What the server says to a message; None when the episode is over."""
+        """The server's reply to a message; None when the episode is over."""
         if self._over:
             return None
         stepped = await self._step(message(message_), call_id)
         return None if self._over else _observed(stepped) or ""
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Outcome:
-        """The output of a call, followed by what the server says besides."""
+        """The output of a call, followed by the server's other observations."""
         if self._over:
-            return Result(False, None, "the episode is over, so there are no tools any more", "unknown_tool")
+            return Result(False, None, "the episode is over, so tools are no longer available", "unknown_tool")
         call = function_call(name, call_id or "call", **arguments)
         stepped = await self._step(call, call_id)
         info = stepped.get("info")
@@ -386,7 +386,7 @@ class GymnasiumSession:
         return Verdict(self._reward)
 
     async def close(self) -> None:
-        """Nothing: the server ends the episode itself."""
+        """Do nothing; the server ends the episode itself."""
 
     async def _step(self, item: Item, step_id: str | None) -> Row:
         response = response_object(str(step_id), "stateroom", [item])

@@ -1,4 +1,4 @@
-"""Replay: recorded calls run again in fresh sessions in memory, and are compared with the record."""
+"""Replay: run recorded calls again in fresh sessions in memory, and compare them with the record."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from stateroom.state import decode, diff, encode, readable, schema_of
 from stateroom.store import Commit, Entry, Store, open_store
 
 Reads = Literal["skip", "check"]
-"""What to do with calls that changed nothing: those of `read` tools, and those that failed."""
+"""How to treat calls that changed nothing: calls of `read` tools, and failed calls."""
 
 UNRECORDED = frozenset({"rng", "clock", "new_id"})
-"""Parameters of an environment's functions whose values no row records."""
+"""Parameters of an environment's functions that rows do not record."""
 
 RESPONSE_ID = re.compile(r"resp_([0-9a-f]{16})")
-"""The ids that the runner gives to responses: they have the episode's seed."""
+"""The ids that the runner gives to responses, which contain the episode's seed."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class ReplayDifference:
     name: str
     input: Any
     recorded: Any
-    """The output on record."""
+    """The recorded output."""
     now: Any
     """The output now."""
     states: list[str]
-    """What differs between the states after the call, recorded → now."""
+    """The differences between the states after the call, recorded → now."""
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Replay:
     session: str | None = None
     task: int | None = None
     rollout: int | None = None
-    """The indices of the row, if it is one of a rollouts file."""
+    """The indices of the row, if it is from a rollouts file."""
     calls: int = 0
     """Calls that ran again."""
     reads: int = 0
@@ -82,10 +82,10 @@ class Replay:
     taken: int = 0
     """External calls, whose results are copied from the log."""
     left_out: int = 0
-    """Calls that changed nothing, and were left out."""
+    """Skipped calls, which changed nothing."""
     differences: list[ReplayDifference] = field(default_factory=list)
     edited: list[str] = field(default_factory=list)
-    """The edits by people that led to the state, which are copied from the log: the episode is not comparable."""
+    """Edits by people that were copied from the log, so the episode cannot be compared."""
     refused: str | None = None
     """Why the episode cannot be replayed."""
 
@@ -93,9 +93,9 @@ class Replay:
 async def replay_session(
     environment: Environment[Any, Any], store: Store, session: str, *, lenient: bool = False
 ) -> Replay:
-    """Run the calls and rewinds of a stored session again, up to the first difference unless it is `lenient`.
+    """Run the calls and rewinds of a stored session again, up to the first difference unless `lenient`.
 
-    External tools do not run: their results are copied from the log. Nothing is written to the store.
+    External tools do not run; their results are copied from the log. The store does not change.
     """
     seeds = [entry.input async for entry in History(store).entries(session, until=1)]
     async with open_replayers(environment, lenient, "skip") as replayer_of:
@@ -112,11 +112,11 @@ async def replay_rollouts(
     reads: Reads = "skip",
     on_row: Callable[[], None] = lambda: None,
 ) -> list[Replay]:
-    """Replay the episodes of a rollouts file, up to the first difference unless it is `lenient`.
+    """Replay the episodes of a rollouts file, up to the first difference unless `lenient`.
 
-    If the store has a row's session, its log is replayed; else the calls in its response run again, and their outputs
-    are compared. `reads="check"` also compares calls in responses that changed nothing (reads, and calls that failed);
-    `"skip"` leaves them out. `tasks` is the task file of rollouts that lack the fields of their tasks. `on_row` is
+    If the store has the session of a row, its log is replayed; otherwise the calls in its response run again, and their
+    outputs are compared. `reads="check"` also compares calls in responses that changed nothing (reads and failed
+    calls); `"skip"` skips them. `tasks` is the task file for rollouts without the fields of their tasks. `on_row` is
     called for each row.
     """
     replays: list[Replay] = []
@@ -140,7 +140,7 @@ async def replay_rollouts(
 async def open_replayers(
     environment: Environment[Any, Any], lenient: bool, reads: Reads
 ) -> AsyncIterator[Callable[[Row], Replayer]]:
-    """Replayers of an environment's episodes, by their rows, with a store in memory."""
+    """Open replayers for the episodes of an environment, by row, with a store in memory."""
     async with open_store("memory://") as store:
         sessions = StoreSessions(store)
         try:
@@ -150,7 +150,7 @@ async def open_replayers(
 
 
 class Replayer:
-    """Decides what of an episode can be replayed, and replays it."""
+    """Replays episodes, as far as they can be replayed."""
 
     def __init__(self, sessions: Sessions[Any], lenient: bool, reads: Reads) -> None:
         self._sessions = sessions
@@ -158,7 +158,7 @@ class Replayer:
         self._reads = reads
 
     async def session(self, store: Store, session: str, response: Any = None) -> Replay:
-        """Replay a stored session; its response has the calls that changed nothing."""
+        """Replay a stored session; `response` has the calls that changed nothing."""
         replay = Replay(session)
         try:
             await self._session(replay, store, session, response)
@@ -187,23 +187,25 @@ class Replayer:
     async def verdict(self, row: Row, inputs: Mapping[Key, Row]) -> Verdict:
         """The verdict on a session in which the calls of a row have run again.
 
-        Raises `BadTask` if that cannot be, or if one of them has another output than on record: then the state is not
-        that of the episode.
+        Raises `BadTask` if the calls cannot run, or if an output differs from the record, since the state may then
+        differ too.
         """
         if names := " and ".join(sorted(self._sessions.environment.verify_function.shared)):
-            raise BadTask(f"verify uses the state of the {names}, which others change")
+            raise BadTask(f"verify uses the shared state of {names}, which other sessions change")
         replay = Replay()
         verdict = await self._response(replay, row, inputs, lambda session: session.verify(row.get("response")))
         if verdict is None:
             differs = replay.differences[0]
-            raise BadTask(f"call {differs.number}, {differs.name}, has another output now: stateroom replay shows it")
+            raise BadTask(
+                f"the output of call {differs.number}, {differs.name}, has changed; run stateroom replay for details"
+            )
         return verdict
 
     async def _session(self, replay: Replay, store: Store, session: str, response: Any) -> None:
         environment, history = self._sessions.environment, History(store)
         head = await store.head(session)
         if head.environment != environment.name or environment.state_type is None:
-            raise SessionError(session, f"session {session!r} is of {head.environment}, not of {environment.name}")
+            raise SessionError(session, f"session {session!r} belongs to {head.environment}, not {environment.name}")
         entries = [entry async for entry in history.entries(session)]
         for entry in entries:
             self._ensure_unshared(session, entry)
@@ -215,39 +217,39 @@ class Replayer:
         await self._replay(replay, stored, entries[0].input, seeded.progress, [*merged(entries[1:], calls)])
 
     def _ensure_unshared(self, session: str, entry: LogEntry) -> None:
-        """Refuse a call that depends on what other sessions have changed since."""
+        """Refuse a call that depends on data that other sessions may have changed since."""
         if entry.kind != "call":
             return
         tool = self._sessions.environment.tools.get(entry.name or "")
         where = f"{entry.name}, at revision {entry.revision}, "
         if asked := {*entry.facts.get("shared", ()), *(tool.procedure.shared if tool else ())}:
             names = " and ".join(sorted(asked))
-            raise SessionError(session, f"{where}uses the state of the {names}, which others change")
+            raise SessionError(session, f"{where}uses the shared state of {names}, which other sessions change")
         if tool is not None and tool.effect == "external" and tool.procedure.resources:
             names = " and ".join(sorted(tool.procedure.resources))
-            raise SessionError(session, f"{where}is external, and has changed {names}")
+            raise SessionError(session, f"{where}is external and changed {names}")
 
     async def _response(
         self, replay: Replay, row: Row, inputs: Mapping[Key, Row], judge: Judge | None = None
     ) -> Verdict | None:
         environment = self._sessions.environment
         if row.get(EDITED):
-            raise BadTask("a person edited the state, and without the session nothing tells what that changed")
+            raise BadTask("a person edited the state, and only the missing session records the edit")
         calls = [*recorded_calls(row.get("response"), environment.tools)]
         for call in calls:
             tool = environment.tools.get(call.name)
             if tool is not None and tool.procedure.shared:
                 names = " and ".join(sorted(tool.procedure.shared))
-                raise BadTask(f"{call.name} uses the state of the {names}, which others change")
+                raise BadTask(f"{call.name} uses the shared state of {names}, which other sessions change")
             if tool is not None and tool.effect == "external":
-                raise BadTask(f"{call.name} is external, and without the session nothing tells what it changed")
+                raise BadTask(f"{call.name} is external, and only the missing session records what it changed")
         used = [environment.tools[call.name].procedure for call in calls if call.name in environment.tools]
         judges = [] if judge is None else [environment.verify_function]
         progress = self._progress(row, [environment.seed_function, *used, *judges])
         return await self._replay(replay, None, task_of(row, inputs), progress, calls, judge)
 
     def _progress(self, row: Row, procedures: Sequence[Procedure]) -> Progress:
-        """The random state and clock that the episode started with, if the row tells; else they must not matter."""
+        """The initial random state and clock of the episode; if the row lacks them, they must not matter."""
         response = row.get("response") or {}
         match = RESPONSE_ID.fullmatch(str(response.get("id")))
         began = response.get("created_at")
@@ -256,7 +258,7 @@ class Replayer:
         for procedure in procedures:
             if asked := procedure.needs & UNRECORDED:
                 names = " and ".join(sorted(asked))
-                raise BadTask(f"the environment uses {names}, and without the session nothing tells what that was")
+                raise BadTask(f"the environment uses {names}, and only the missing session records the values")
         return Progress(0, 0.0)
 
     async def _replay(
@@ -268,7 +270,7 @@ class Replayer:
         steps: Sequence[LogEntry | RecordedCall],
         judge: Judge | None = None,
     ) -> Verdict | None:
-        """Replay steps; gives the verdict, if there is a `judge` and nothing differs."""
+        """Replay steps; returns the verdict if there is a `judge` and nothing differs."""
         player = _Player(self._sessions, replay, stored, lenient=self._lenient, reads=self._reads)
         try:
             await player.seed(row, progress, replay.session)
@@ -286,22 +288,22 @@ Judge = Callable[[Any], Awaitable[Verdict]]
 
 
 class _Stopped(Exception):
-    """Something differs, and the replay is not lenient."""
+    """A difference stopped a replay that is not lenient."""
 
 
 class _StoredSession:
-    """A session that is replayed, as it is stored."""
+    """The stored form of a replayed session."""
 
     def __init__(self, reader: Reader, session: str, seeded: Document) -> None:
         self.reader = reader
         self.session = session
         self.seeded = seeded
-        """The session at its beginning; if it began in a world, without the state."""
+        """The session at its beginning; without the state if it began in a world."""
         self.is_current = seeded.version == schema_of(reader.state_type).version
         """Whether the whole session is stored in the current schema."""
 
     def begins_like(self, other: Document) -> bool:
-        """Whether another session has the same first state, as far as can be seen without reading a world."""
+        """Whether another session has the same initial state, as far as known without reading a world."""
         own = self.seeded
         return self.is_current and (own.state, own.start) == (other.state, other.start)
 
@@ -313,7 +315,7 @@ async def _plain_state(reader: Reader, session: str, revision: int) -> Any:
 
 
 class _Player:
-    """Replays one episode, call by call. `stored` is its session, if a store has it."""
+    """Replays one episode call by call. `stored` is its session, if a store has it."""
 
     def __init__(
         self, sessions: Sessions[Any], replay: Replay, stored: _StoredSession | None, *, lenient: bool, reads: Reads
@@ -324,7 +326,7 @@ class _Player:
         self._lenient = lenient
         self._reads = reads
         self._revisions: dict[int, int] = {}
-        """The revisions of the recorded session, with those of the replayed one."""
+        """Maps revisions of the recorded session to those of the replayed one."""
         self.session: Any = None
         self._number = 0
 
@@ -346,7 +348,7 @@ class _Player:
                 self._differ("seed", row, None, None, lines)
 
     async def play(self, step: LogEntry | RecordedCall) -> None:
-        """Replay the next step; `_Stopped` if it differs and the replay is not lenient."""
+        """Replay the next step. Raises `_Stopped` if it differs and the replay is not lenient."""
         if isinstance(step, RecordedCall):
             self._number += 1
             await self._recorded_call(step)
@@ -369,7 +371,7 @@ class _Player:
         sessions, session = self._sessions, self.session
         if session is not None:
             sessions.forget(session.id)
-            with suppress(UnknownSession):  # a stateless one is not stored
+            with suppress(UnknownSession):  # a stateless session is not stored
                 await sessions.store.delete(session.id)
 
     @property
@@ -381,14 +383,14 @@ class _Player:
         return self._stored is not None and self._stored.is_current
 
     def _is_external(self, entry: LogEntry) -> bool:
-        """Whether a call cannot run again: it has effects outside, or is an answer of the user."""
+        """Whether a call cannot run again: it has external effects, or is an answer of the user."""
         tool = self._tools.get(entry.name or "")
         return entry.name == "reply" or (tool is not None and tool.effect == "external")
 
     async def _call(self, entry: LogEntry) -> None:
         """Run a committed call again."""
         self._replay.calls += 1
-        call_id = entry.call_id if entry.call_id and entry.call_id.isprintable() else None  # else it is our own
+        call_id = entry.call_id if entry.call_id and entry.call_id.isprintable() else None  # otherwise it is ours
         before = self.session.revision
         user = entry.facts.get("user")
         result = await self.session.call(str(entry.name), entry.input, call_id=call_id, user=user)
@@ -414,7 +416,7 @@ class _Player:
         return await History(store).read(session.id, entry)
 
     async def _state_differences(self, revision: int) -> list[str]:
-        """What differs between the recorded state at a revision and the replayed one."""
+        """The differences between the recorded state at a revision and the replayed one."""
         assert self._stored is not None
         recorded = await _plain_state(self._stored.reader, self._stored.session, revision)
         now = await _plain_state(self._sessions.runtime.reader, self.session.id, self._revisions[revision])
@@ -423,8 +425,8 @@ class _Player:
     async def _copy(self, entry: LogEntry) -> None:
         """Append a recorded entry to the session, as another process would."""
         if entry.patch and not self._is_current:
-            what = "an edit" if entry.kind == "edit" else f"what {entry.name} did outside"
-            raise SessionError(self.session.id, f"{what} is on record in an older schema of the state")
+            what = "an edit" if entry.kind == "edit" else f"the external effect of {entry.name}"
+            raise SessionError(self.session.id, f"{what} is recorded in an older schema of the state")
         store, head = self._sessions.store, await self._sessions.store.head(self.session.id)
         facts = {name: value for name, value in entry.facts.items() if name != "schema"}
         body = write_body(facts, entry.patch, store.large)
@@ -435,7 +437,7 @@ class _Player:
         self.session = await self._sessions.open(head.id)
 
     async def _recorded_call(self, call: RecordedCall) -> None:
-        """Run a call again that the log has no entry of, or of which there is no log."""
+        """Run a call again that has no log entry."""
         tool = self._tools.get(call.name)
         effect = "read" if tool is None else tool.effect
         logged = self._stored is not None
@@ -465,14 +467,14 @@ class _Player:
 
 
 Prompt = tuple[tuple[Any, str], ...]
-"""What a model is asked: the roles and texts of the messages."""
+"""A prompt: the roles and texts of the messages."""
 
 
 def find_inputs(rollouts: Path, environment: Environment[Any, Any], tasks: Path | None = None) -> Mapping[Key, Row]:
-    """The rows of a rollouts file before they had a verdict, as far as they are known.
+    """The rows of a rollouts file without a verdict, as far as known.
 
-    They are in the inputs file of the run. If that is not there, `tasks` may name a task file, in which they are found
-    by what the model was asked: rollouts of NeMo Gym need not repeat the fields of their tasks.
+    They are in the inputs file of the run. Without it, they are looked up in the task file `tasks` by prompt, because
+    rollouts of NeMo Gym need not contain the fields of their tasks.
     """
     if tasks is None:
         return RunIndex.of(RunFiles(rollouts), "inputs").inputs
@@ -480,10 +482,10 @@ def find_inputs(rollouts: Path, environment: Environment[Any, Any], tasks: Path 
     for read in read_tasks(tasks, environment):
         task = task_fields(read)
         if by_prompt.setdefault(_prompt(task), task) != task:
-            raise BadTask(f"{tasks} has several tasks with the same prompt: rollouts do not tell which is theirs")
+            raise BadTask(f"{tasks} has several tasks with the same prompt, so rollouts cannot be matched to them")
     inputs: dict[Key, Row] = {}
     for number, line in read_lines(rollouts):
-        with suppress(BadTask):  # which is told when the row itself is read
+        with suppress(BadTask):  # reported when the row itself is read
             row = parse_row(line, number)
             if _prompt(row) in by_prompt:
                 inputs[key_of(row)] = {**by_prompt[_prompt(row)], **{name: row[name] for name in INDICES}}

@@ -1,4 +1,4 @@
-"""Rescoring: new rewards for rollouts, from what is stored of their episodes, or else from their calls, run again."""
+"""Rescoring: new rewards for rollouts, from stored sessions or by running their calls again."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from stateroom.store import Store
 
 RUNNERS_FIELDS = ("response", "tool_calls", "truncated", *TOKENS, COST)
 RUNNERS_PREFIXES = ("_ng_", "_stateroom_")
-"""Fields of a row that are the runner's, and that no verdict replaces."""
+"""Fields of a row that belong to the runner and that verdicts do not replace."""
 
 
 class RewardChange(NamedTuple):
@@ -74,18 +74,18 @@ class RescoreReport:
     """The results of scoring rows."""
 
     rows: Sequence[Row] = ()
-    """The scored rows: the measurements of each, and its indices."""
+    """The measurements and indices of the scored rows."""
     changes: list[RewardChange] = field(default_factory=list)
-    """The rewards before and after, of the rows that had one before."""
+    """The rewards before and after, for rows that had a reward before."""
     reasons: Counter[str] = field(default_factory=Counter)
-    """Why rows were refused, with the number of rows per reason."""
+    """The number of refused rows per reason."""
     edited: int = 0
-    """Scored rows whose state a person has changed: they are not comparable."""
+    """Scored rows that a person edited, which cannot be compared."""
     resumed: int = 0
-    """Rows that had been scored before an interruption."""
+    """Rows that were scored before an interruption."""
     metrics: dict[str, Any] = field(default_factory=dict)
     changed_arguments: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    """The environment's constructor arguments that are not those of the run: the run's value, and the one now."""
+    """The constructor arguments that differ from the run: the run's value and the current one."""
 
     @property
     def refused(self) -> int:
@@ -93,13 +93,13 @@ class RescoreReport:
         return self.reasons.total()
 
     def refuse(self, row: Row, error: BaseException) -> Row:
-        """Count a row that could not be scored; gives the row for the failures file."""
+        """Count a row that could not be scored; returns the row for the failures file."""
         failure = {**row, **failure_fields(error, otherwise="refused")}
         self.reasons[failure["error"].replace(repr(row.get(SESSION)), "…")] += 1
         return failure
 
     def tasks(self) -> list[TaskChange]:
-        """The tasks whose mean reward has changed, the largest changes first."""
+        """The tasks whose mean reward changed, largest changes first."""
         by_task: dict[int, list[RewardChange]] = defaultdict(list)
         for change in self.changes:
             by_task[change.task].append(change)
@@ -126,18 +126,18 @@ async def rescore_rollouts(
     concurrency: int = 32,
     on_row: Callable[[], None] = lambda: None,
 ) -> RescoreReport:
-    """Score all rows of a rollouts file again, and write each to `files` as it is scored; `on_row` is called for each.
+    """Score all rows of a rollouts file again, and write each to `files` when it is scored.
 
     `store` has the sessions that the rows name. If they name none, a verifier that reads more than the response gets a
-    session in which the calls of the row have run again; `tasks` is the task file of rows that lack the fields of their
-    tasks. `at` is the revision to score in each session or, if negative, how many calls before the scored one. An
-    episode counts as solved from the reward `solved_threshold`, by default as in its run. Rows that cannot be scored
-    honestly go to the failures file, with the reason. After an interruption, the same call continues; `CannotWrite` if
-    `files` were made from other rollouts, or with another environment or revision.
+    session in which the calls of the row have run again; `tasks` is the task file for rows without the fields of their
+    tasks. `at` is the revision to score or, if negative, a number of steps before the scored one. `solved_threshold` is
+    the lowest reward that counts as solved, by default as in the run. `on_row` is called for each row. Rows that cannot
+    be scored go to the failures file with the reason. After an interruption, repeat the call to continue. Raises
+    `CannotWrite` if `files` come from other rollouts, or from another environment or revision.
     """
     _ensure_exists(rollouts)
     if environment.state_type is None and at is not None:
-        raise NotFound(f"{environment.name} is stateless: it has no state at a revision")
+        raise NotFound(f"{environment.name} is stateless, so you cannot choose a revision")
     if at is not None or names_sessions(rollouts):
         _ensure_store(environment, store)
     report = RescoreReport(changed_arguments=changed_arguments(environment, RunFiles(rollouts)))
@@ -157,12 +157,12 @@ async def rescore_rollouts(
                     with contained:
                         row = parse_row(line, number)
                         if key_of(row) in seen:
-                            raise BadTask("an episode of the same task and rollout index was there before")
+                            raise BadTask("duplicate episode: an earlier row has the same task and rollout index")
                         seen.add(key_of(row))
                         if digest not in done:
                             scored.write(quick_line_of(_rescored_row(row, await scorer.score(row), digest)))
                 except (StoreUnavailable, CannotWrite):
-                    raise  # not the row's fault
+                    raise  # not caused by the row
                 except Exception as error:  # noqa: BLE001 - the author's code may raise anything
                     failures.append(report.refuse(row, error))
                 on_row()
@@ -179,7 +179,7 @@ async def rescore_rollouts(
 def _description(
     environment: Environment[Any, Any], of: RunFiles, files: RunFiles, solved_threshold: float | None
 ) -> RunDescription:
-    """The description of rescored rollouts: that of their run, with their own times."""
+    """The description of rescored rollouts: the run's description with new times."""
     description = RunDescription.read(of) or RunDescription(environment.name)
     before = RunDescription.read(files)
     return structs.replace(
@@ -194,23 +194,23 @@ def _description(
 
 
 def names_sessions(rollouts: Path) -> bool:
-    """Whether rollouts name their sessions, as those of other programs do not; `NotFound` if there is no such file."""
+    """Whether rollouts name their sessions, which those of other programs do not. Raises `NotFound` if missing."""
     _ensure_exists(rollouts)
     return any(b'"%b"' % SESSION.encode() in line for _, line in read_lines(rollouts))
 
 
 def _ensure_store(environment: Environment[Any, Any], store: Store | None) -> None:
     if environment.state_type is not None and store is None:
-        raise NotFound(f"{environment.name} has a state: its sessions are needed, so say in which store they are")
+        raise NotFound(f"{environment.name} has a state, so name the store of its sessions")
 
 
 def _ensure_exists(rollouts: Path) -> None:
     if not rollouts.is_file():
-        raise NotFound(f"there is no rollouts file {rollouts}")
+        raise NotFound(f"the rollouts file {rollouts} does not exist")
 
 
 def _rescored_row(row: Row, scored: RowVerdict, digest: str) -> Row:
-    """A row with a new verdict in place of the old one."""
+    """A row with the old verdict replaced by a new one."""
     fields = _checked_fields(scored)
     others = {name: value for name, value in row.items() if name not in scored.old and name != EDITED}
     uncovered = {name: scored.task[name] for name in scored.old if name in scored.task}
@@ -219,7 +219,7 @@ def _rescored_row(row: Row, scored: RowVerdict, digest: str) -> Row:
 
 
 def _checked_fields(scored: RowVerdict) -> Row:
-    """The fields of a new verdict; `TypeError` if they are not JSON data."""
+    """The fields of a new verdict. Raises `TypeError` if they are not JSON data."""
     fields = verdict_fields(scored.verdict)
     json.dumps(fields)
     return fields
@@ -227,17 +227,17 @@ def _checked_fields(scored: RowVerdict) -> Row:
 
 def _runners_fields(row: Row, scored: RowVerdict) -> Row:
     fields = {name: row[name] for name in row if name in RUNNERS_FIELDS or name.startswith(RUNNERS_PREFIXES)}
-    fields.pop(EDITED, None)  # of the state that was scored before
+    fields.pop(EDITED, None)  # refers to the state that was scored before
     return {**fields, EDITED: True} if scored.edited else fields
 
 
 def _agent(files: RunFiles) -> Any:
-    """The model of the episodes, as their rows name it."""
+    """The model of the episodes as named in the rows."""
     return next((row["agent_ref"] for row in RowsOf(files.rollouts) if row.get("agent_ref")), None)
 
 
 def _read_changes(report: RescoreReport, index: RunIndex) -> None:
-    """Fill the report with what rescored rows say."""
+    """Add rescored rows to the report."""
     report.rows = Search(index).measured()
     rewards = index.select("SELECT task, before, reward FROM rows WHERE before NOTNULL AND reward NOTNULL ORDER BY id")
     report.changes = [RewardChange(*row) for row in rewards]
@@ -245,34 +245,32 @@ def _read_changes(report: RescoreReport, index: RunIndex) -> None:
 
 
 def _digest(environment: Environment[Any, Any], at: int | None, line: bytes) -> str:
-    """Identifies the row and the settings that a rescored row was made from."""
+    """Identifies the original row and the settings of a rescored row."""
     kind = type(environment)
     asked = f"{kind.__module__}\n{kind.__qualname__}\n{at}\n{environment.made_with or ''}\n".encode()
     return blake2b(asked + line, digest_size=16).hexdigest()
 
 
 def _resume(rollouts: Path, files: RunFiles, digest_of: Callable[[bytes], str], report: RescoreReport) -> set[str]:
-    """Make or repair the file to write to; gives the digests of the rows that are done, which the report counts."""
+    """Create or repair the output file; returns the digests of finished rows, which the report counts."""
     path = files.rollouts
     if not path.exists():
         files.prepare()
         with Appender(path) as scored:
-            scored.write(b"")  # so that the file exists even if no row can be scored
+            scored.write(b"")  # so the file exists even if no row can be scored
         return set()
     _ensure_same_rows(path)
     repair(path)
     done = {parse_row(line, number)[REVERIFIED]["of"] for number, line in read_lines(path)}
     if not done <= {digest_of(line) for _, line in read_lines(rollouts)}:
-        raise CannotWrite(
-            f"{path} was made from other rollouts, or with another environment or revision; give another `output`"
-        )
+        raise CannotWrite(f"{path} is from other rollouts, or another environment or revision; give another `output`")
     report.resumed = len(done)
-    files.failures.unlink(missing_ok=True)  # refused rows are tried again
+    files.failures.unlink(missing_ok=True)  # refused rows are retried
     return done
 
 
 def _ensure_same_rows(path: Path) -> None:
-    """Refuse a file that has other rows than rescored ones, before anything in it is changed."""
+    """Refuse a file with rows that are not rescored, before changing it."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.endswith(b"\n") and REVERIFIED not in parse_row(line, number):
@@ -293,8 +291,8 @@ async def score_failures(
 ) -> RescoreReport:
     """Score the episodes of a run that have no verdict because their judge failed; `on_row` is called for each.
 
-    Those that get one move from the failures file to the rollouts file; the others stay, and the report says why. After
-    an interruption, the same call continues. No other process may write to the run's files meanwhile.
+    Scored episodes move from the failures file to the rollouts file; the report has the reasons for the others. After
+    an interruption, repeat the call to continue. No other process may write to the run's files meanwhile.
     """
     _ensure_exists(files.rollouts)
     _ensure_store(environment, store)
@@ -305,7 +303,7 @@ async def score_failures(
         index = RunIndex.of(files)
         index.ensure_whole("inputs", "rollouts")
         waiting, inputs, rows = unscored_rows(files), index.inputs, list[Row]()
-        for key in [*waiting]:  # an interruption kept some in both files
+        for key in [*waiting]:  # an interruption may leave rows in both files
             for (reward,) in index.select(f"SELECT reward FROM {ANSWERS} AND task = ? AND rollout = ?", key):
                 del waiting[key]
                 rows.append({**dict(zip(INDICES, key, strict=True)), "reward": reward})
@@ -319,13 +317,13 @@ async def score_failures(
                 with contained:
                     if "reward" in row:
                         again = "run the same reverify command again"
-                        raise BadTask(f"the episode has a reward, and rescoring it failed: {again}")
+                        raise BadTask(f"the episode already has a reward, and rescoring it failed; {again}")
                     done = _scored_row(row, await scorer.score(row))
                     rollouts.write(line_of(done))
                     rows.append(done)
                     report.edited += bool(done.get(EDITED))
             except (StoreUnavailable, CannotWrite):
-                raise  # not the row's fault
+                raise  # not caused by the row
             except Exception as error:  # noqa: BLE001 - the author's code may raise anything
                 report.refuse(row, error)
             on_row()
@@ -343,7 +341,7 @@ async def score_failures(
 
 
 def unscored_rows(files: RunFiles) -> dict[Key, Row]:
-    """The episodes in the failures file that lack nothing but a verdict; the last row of each episode counts."""
+    """The episodes in the failures file that lack only a verdict; the last row of each episode counts."""
     return {
         key_of(row): {name: value for name, value in row.items() if name not in FAILURE}
         for _, row in _failures(files.failures)
@@ -352,7 +350,7 @@ def unscored_rows(files: RunFiles) -> dict[Key, Row]:
 
 
 def _remove_scored(path: Path, scored: set[Key]) -> None:
-    """Remove the episodes from the failures file that have a verdict now."""
+    """Remove episodes that now have a verdict from the failures file."""
     left = [line for line, row in _failures(path) if not (_lacks_a_verdict(row) and key_of(row) in scored)]
     if left:
         replace_lines(path, (line + b"\n" for line in left))
@@ -361,11 +359,11 @@ def _remove_scored(path: Path, scored: set[Key]) -> None:
 
 
 def _failures(path: Path) -> Iterator[tuple[bytes, Row]]:
-    """The lines of the failures file, with their rows; a line that cannot be read has an empty row."""
+    """The lines of the failures file with their rows; an unreadable line has an empty row."""
     for number, line in read_lines(path) if path.exists() else ():
         try:
             yield line, parse_row(line, number)
-        except BadTask:  # cut short
+        except BadTask:  # incomplete
             yield line, {}
 
 
@@ -374,6 +372,6 @@ def _lacks_a_verdict(row: Row) -> bool:
 
 
 def _scored_row(row: Row, scored: RowVerdict) -> Row:
-    """The row that the run would have written with this verdict."""
+    """The row with this verdict, as the run would have written it."""
     fields = _checked_fields(scored)
     return {**scored.task, **fields, **response_fields(row.get("response")), **_runners_fields(row, scored)}

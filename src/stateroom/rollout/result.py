@@ -1,4 +1,4 @@
-"""`RunResult`: a run's metrics, failures and episodes, with the session of each; for Python and notebooks."""
+"""`RunResult`: the metrics, failures and episodes of a run with their sessions, for Python and notebooks."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from stateroom.rollout.runner import Report
 from stateroom.session import LogEntries
 
 NOT_COLUMNS = frozenset({"responses_create_params", "response", "agent_ref"})
-"""Fields of a row that a data frame leaves out: conversations."""
+"""Fields of a row that a data frame omits: conversations."""
 
 MAX_TASKS = 10
-"""Tasks that a notebook shows."""
+"""The most tasks that a notebook shows."""
 
 
 class EpisodeResult:
-    """A finished episode: its row, and the way to its session."""
+    """A finished episode, with its row and session."""
 
     def __init__(self, run: RunResult, row: Row) -> None:
         self._run = run
@@ -50,7 +50,7 @@ class EpisodeResult:
 
     @property
     def rollout(self) -> int:
-        """The index among the episodes of the task."""
+        """The index of the episode within the task."""
         return key_of(self.row)[1]
 
     @property
@@ -59,21 +59,21 @@ class EpisodeResult:
 
     @property
     def response(self) -> dict[str, Any]:
-        """What the model said and did, as a Responses object."""
+        """The messages and calls of the model, as a Responses object."""
         return self.row["response"]  # type: ignore[no-any-return]
 
     @property
     def conversation(self) -> list[Item]:
-        """The items of the conversation: what the model was asked, and its response."""
+        """The items of the conversation: the prompt and the response."""
         return [*task_items(self.row), *self.response.get("output", ())]
 
     @property
     def session(self) -> Any:
-        """The session, as a blocking `Session`: read it, fork it, call tools on the fork."""
+        """The session as a blocking `Session`, to read, fork, and call tools on the fork."""
         return self._run.session_of(self.row)
 
     def log(self) -> LogEntries:
-        """All that happened in the session."""
+        """The log of the session."""
         return self.session.log()  # type: ignore[no-any-return]
 
 
@@ -96,12 +96,12 @@ class RunResult:
 
     @cached_property
     def episodes(self) -> Sequence[EpisodeResult]:
-        """The finished episodes, by task and rollout; each is read from the run's files when it is asked for."""
+        """The finished episodes, sorted by task and rollout; each is read from the run's files on access."""
         return LazyMap(partial(EpisodeResult, self), self._rows("rollouts"))
 
     @cached_property
     def failures(self) -> Sequence[Row]:
-        """The rows of the episodes that failed; `error` says why."""
+        """The rows of failed episodes; the field `error` has the reason."""
         return self._rows("failures")
 
     def _rows(self, name: str) -> Sequence[Row]:
@@ -120,20 +120,20 @@ class RunResult:
             why = (
                 f"they are on {plan.options.server}" if plan.options.server else f"{plan.environment.name} is stateless"
             )
-            raise NotFound(f"this run has no sessions of its own: {why}; each episode has its `conversation`")
+            raise NotFound(f"this run has no local sessions: {why}; use the `conversation` of an episode")
         if plan.store.startswith("memory:"):
-            raise NotFound("the sessions of this run were in memory; give another store, or none for a file")
+            raise NotFound("the sessions of this run were in memory; set another `store`, or omit it to use a file")
         return self._sessions.sessions(variant_of(plan.environment, row)).open(row[SESSION], include_closed=True)
 
     @cached_property
     def _sessions(self) -> SyncSessions:
         sessions = SyncSessions(self.plan.store)
-        # On a thread, since the garbage collector may run on the loop that it closes; not at exit, when none can start.
+        # On a thread, because the garbage collector may run on the loop that it closes; threads cannot start at exit.
         finalize(self, lambda: Thread(target=sessions.close, daemon=True).start()).atexit = False
         return sessions
 
     def rewards_by_task(self) -> dict[int, list[float]]:
-        """The rewards of each task's episodes."""
+        """The rewards of the episodes of each task."""
         by_task: dict[int, list[float]] = defaultdict(list)
         rewards = ((key_of(row), float(row["reward"])) for row in self.report.rows)
         for (task, _), reward in sorted(rewards, key=itemgetter(0)):
@@ -141,14 +141,14 @@ class RunResult:
         return dict(by_task)
 
     def to_dataframe(self) -> Any:
-        """One line per finished episode, as a pandas data frame: the fields of its row without the conversation."""
+        """A pandas data frame with a line per finished episode: the fields of its row without the conversation."""
         return _imported("pandas", "a data frame").DataFrame([_columns(episode.row) for episode in self.episodes])
 
     def plot(self) -> Any:
-        """A matplotlib figure: the rewards by task, and pass@k."""
+        """A matplotlib figure with the rewards by task, and pass@k."""
         plt = _imported("matplotlib.pyplot", "a plot")
         figure, (by_task, by_k) = plt.subplots(1, 2, figsize=(10, 3.5), layout="constrained")
-        plt.close(figure)  # else a notebook would show it twice
+        plt.close(figure)  # otherwise a notebook would show it twice
         rewards = self.rewards_by_task()
         by_task.bar(list(rewards), [fmean(each) for each in rewards.values()], color="C0", alpha=0.4, label="mean")
         points = [(task, reward) for task, each in rewards.items() for reward in each]
@@ -196,7 +196,7 @@ class RunResult:
 
 
 def _imported(module: str, what: str) -> Any:
-    """A module of a package that is not a dependency."""
+    """Import a module of an optional package."""
     try:
         return import_module(module)
     except ModuleNotFoundError:
@@ -205,9 +205,9 @@ def _imported(module: str, what: str) -> Any:
 
 
 def _columns(row: Row) -> Row:
-    """The fields of a row as columns; the indices and the session have plain names, components one each.
+    """The fields of a row as columns, with plain names for the indices and the session, and one column per component.
 
-    A field of the task's own that is called `task`, `rollout` or `session` is in the column `row/task` and so on.
+    A task field that is named `task`, `rollout` or `session` is in the column `row/task` and so on.
     """
     names = {"_ng_task_index": "task", "_ng_rollout_index": "rollout", SESSION: "session"}
     first = {plain: row[name] for name, plain in names.items() if name in row}

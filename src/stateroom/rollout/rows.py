@@ -1,4 +1,4 @@
-"""Rows: what the files of a run say of each episode."""
+"""Rows: the data of each episode in the files of a run."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ T = TypeVar("T")
 Row = dict[str, Any]
 
 MAX_NUMBER = 1e300
-"""The largest number that is measured: sums of many, too, are finite."""
+"""The largest number that is measured, which keeps sums finite."""
 
 Key = tuple[int, int]
-"""Which episode a row is of: the indices of its task and of its rollout."""
+"""Identifies the episode of a row: the indices of its task and rollout."""
 
 INDICES = ("_ng_task_index", "_ng_rollout_index")
 """The fields with these indices."""
@@ -33,30 +33,30 @@ SESSION = "_stateroom_session"
 """The field with the id of the episode's session."""
 
 PARENT = "_stateroom_parent"
-"""The field with the `session` and `revision` that the episode's session is a fork of."""
+"""The field with the `session` and `revision` from which the episode's session was forked."""
 
 CHOSEN = "_stateroom_chosen"
-"""The field that an end of a tree has: whether it is the answer."""
+"""The field of an end of a tree: whether it is the answer."""
 
 NODE = "_stateroom_node"
-"""The field with the node of a tree that a row is of."""
+"""The field with the tree node of a row."""
 
 REVERIFIED = "_stateroom_reverified"
-"""The field that a rescored row has: the `reward` before, the `revision` whose state was scored, the names of the new
-verdict's `fields`, and `of`, a digest of the old row."""
+"""The field of a rescored row: the `reward` before, the `revision` of the scored state, the names of the `fields` of
+the new verdict, and `of`, a digest of the old row."""
 
 EDITED = "_stateroom_edited"
-"""The field that is true where a person has changed the state: the episode is not comparable with others."""
+"""The field that is true if a person edited the state, so the episode cannot be compared with others."""
 
 TIMES = "_stateroom_times"
-"""The field with the seconds that the episode took: `wall`, `model` and `tool`. Alone it differs when a run with a
-deterministic model is repeated; its name begins with `_`, so that it is no metric."""
+"""The field with the times of the episode in seconds: `wall`, `model` and `tool`. It is the only field that changes if
+a run with a deterministic model is repeated. Its name begins with `_` to exclude it from metrics."""
 
 COST = "cost"
-"""The field with what the model's tokens have cost, if the run knows their price."""
+"""The field with the cost of the model's tokens, if the run has a price."""
 
 VERDICT = frozenset({"reward", "reward_components", "reason"})
-"""Fields that belong to a verdict in any row."""
+"""Fields that always belong to a verdict."""
 
 TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 
@@ -64,16 +64,16 @@ FAILURE = frozenset({"_ng_failure_class", "_ng_failure_terminal", "error", "caus
 """Fields that say why an episode failed."""
 
 WRAPPERS = (EnvironmentFailed, ModelFailed)
-"""Errors of ours whose cause may be one of the author's."""
+"""Errors whose cause may be an error in user code."""
 
 
 def key_of(row: Row) -> Key:
-    """Which episode a row is of."""
+    """The key of a row's episode."""
     return row["_ng_task_index"], row["_ng_rollout_index"]
 
 
 def parse_row(line: bytes, number: int) -> Row:
-    """The row in a line; `BadTask` says what is wrong with it. Without indices it is of a task of its own."""
+    """Parse the row in a line. Without indices, it is a separate task. Raises `BadTask` if it is invalid."""
     try:
         row = parse_object(line)
     except ValueError as error:
@@ -84,7 +84,7 @@ def parse_row(line: bytes, number: int) -> Row:
 
 @dataclass(frozen=True)
 class RowsOf:
-    """The rows of a file, which is read each time that they are."""
+    """The rows of a file, read again on each iteration."""
 
     path: Path
 
@@ -93,11 +93,11 @@ class RowsOf:
 
 
 def complete_row(row: Row, number: int) -> None:
-    """Add the indices that the row in a line lacks; `BadTask` if they, or the fields of a rescored one, are wrong."""
+    """Add missing indices to the row in a line. Raises `BadTask` if the indices or rescoring fields are invalid."""
     for name, default in zip(INDICES, (number - 1, 0), strict=True):
         value = row.setdefault(name, default)
         if type(value) is not int or abs(value) >= 1 << 63:
-            raise BadTask(f"line {number}: {name} should be a whole number")
+            raise BadTask(f"line {number}: {name} must be a whole number")
     try:
         if REVERIFIED in row:
             msgspec.convert(row[REVERIFIED], _Rescored)
@@ -105,7 +105,7 @@ def complete_row(row: Row, number: int) -> None:
         raise BadTask(f"line {number}: {REVERIFIED}: {error}") from None
 
 
-# What the fields of rows have to hold.
+# The required fields of rows.
 
 
 class _Rescored(msgspec.Struct):
@@ -164,17 +164,17 @@ class _Episode(_Given):
 
 
 def check_given(row: Row, number: int) -> None:
-    """Check the row of a task in a line, and add indices that it lacks; `BadTask` says which field is wrong."""
+    """Check the row of a task in a line, and add missing indices. Raises `BadTask` with the invalid field."""
     complete_row(row, number)
     _convert(row, number, _Given)
 
 
 def check_episode(row: Row, number: int) -> None:
-    """The same for the row of an episode."""
+    """Check the row of an episode in a line, and add missing indices. Raises `BadTask` with the invalid field."""
     complete_row(row, number)
     episode = _convert(row, number, _Episode)
     if "_ng_failure_class" not in row and (episode.reward is None or episode.response is None):
-        raise BadTask(f"line {number}: an episode has a reward and a response, or else _ng_failure_class")
+        raise BadTask(f"line {number}: an episode must have a reward and a response, or _ng_failure_class")
 
 
 def _convert(row: Row, number: int, kind: type[T]) -> T:
@@ -185,17 +185,17 @@ def _convert(row: Row, number: int, kind: type[T]) -> T:
 
 
 def given_row(row: Row) -> Row:
-    """A row as the environment receives it: without the fields that name sessions."""
+    """A row as the environment receives it, without the fields that name sessions."""
     return {name: value for name, value in row.items() if name not in (SESSION, PARENT)}
 
 
 def task_fields(row: Row) -> Row:
-    """What a row says of its task: without the indices and the sessions of an episode."""
+    """The fields of a row's task, without the indices and the sessions of an episode."""
     return {name: value for name, value in given_row(row).items() if name not in INDICES}
 
 
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:
-    """What a verdict adds to the row: details and metrics at the top level, the reward and its components."""
+    """The fields of a verdict in a row: details and metrics at the top level, the reward and its components."""
     fields: dict[str, Any] = {**verdict.details}
     fields.update((name, float(value)) for name, value in verdict.metrics.items())
     fields["reward"] = verdict.reward
@@ -207,7 +207,7 @@ def verdict_fields(verdict: Verdict) -> dict[str, Any]:
 
 
 def response_fields(response: Any) -> Row:
-    """What the runner measures in a response: tool calls, tokens, and whether it was cut off."""
+    """The measurements of a response: tool calls, tokens, and whether it was cut off."""
     if not isinstance(response, dict):
         return {}
     usage = response.get("usage") or {}
@@ -219,7 +219,7 @@ def response_fields(response: Any) -> Row:
 
 
 def failure_fields(error: BaseException, otherwise: str = "environment") -> Row:
-    """Why an episode failed. `otherwise` is the class of an error of ours that has none of its own."""
+    """The fields of a failed episode. `otherwise` is the failure class of errors without one."""
     fields: Row = {
         "_ng_failure_class": (error.failure or otherwise) if isinstance(error, StateroomError) else "environment",
         "_ng_failure_terminal": not is_transient(error),
@@ -233,24 +233,24 @@ def failure_fields(error: BaseException, otherwise: str = "environment") -> Row:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a failure is not the episode's own: it can be resumed later."""
+    """Whether an episode that failed with this error can be resumed later."""
     return isinstance(error, StateroomError) and error.transient
 
 
-# Rows that are scored again.
+# Rescored rows.
 
 
 def rescored_fields(row: Row) -> frozenset[str]:
-    """The fields of the verdict in a row that was rescored; none if it was not."""
+    """The fields of the verdict in a rescored row; empty if the row is not rescored."""
     return frozenset(row.get(REVERIFIED, {}).get("fields", ()))
 
 
 def task_of(row: Row, inputs: Mapping[Key, Row]) -> Row:
-    """The row before it had a verdict; where that is not known, the row without the fields of a verdict."""
+    """The row without a verdict, from the inputs or, if unknown, by removing the fields of the verdict."""
     added = {*VERDICT, *rescored_fields(row), REVERIFIED, "response"}
     return inputs.get(key_of(row)) or {name: value for name, value in row.items() if name not in added}
 
 
 def changed_fields(given: Row, row: Row) -> frozenset[str]:
-    """The fields of a row that are not as its task gave them."""
+    """The fields of a row that differ from its task."""
     return frozenset(name for name in row if name not in given or row[name] != given[name])

@@ -1,4 +1,4 @@
-"""The runner: collects episodes, and loses none that finished, nor what was done in those that did not."""
+"""The runner: collects episodes, and keeps finished ones and the progress of unfinished ones across crashes."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ from stateroom.rollout.rows import PARENT, Row, RowsOf
 from stateroom.rollout.search import Search
 
 FINISHED = "SELECT 1 FROM rows WHERE file = 'rollouts' AND task = e.task AND rollout = e.rollout"
-"""Finds out whether a row `e` is of an episode that has finished."""
+"""Selects whether the episode of a row `e` has finished."""
 
 ENDED = f"""SELECT max(id) FROM rows AS e
     WHERE file = 'failures' AND terminal AND NOT EXISTS ({FINISHED}) GROUP BY task, rollout"""
-"""The last rows of the episodes that failed for good."""
+"""The last rows of permanently failed episodes."""
 
 UNFINISHED = f"""id IN (
     SELECT id FROM (SELECT * FROM {INPUTS}) AS e WHERE NOT EXISTS ({FINISHED})
     EXCEPT SELECT i.id FROM rows AS i JOIN rows AS f USING (task, rollout) WHERE i.file = 'inputs' AND f.id IN ({ENDED})
 )"""
-"""The inputs of the episodes that are left to run."""
+"""The inputs of the remaining episodes."""
 
 
 @dataclass
 class ResumePlan:
-    """What a run has left to do."""
+    """The remaining work of a run."""
 
     rows: Iterable[Row]
-    """The rows to run, read from the inputs file one by one: they are there when the run has begun."""
+    """The rows to run, read one by one from the inputs file once the run has begun."""
     unfinished: int
-    """How many these are."""
+    """The number of these rows."""
     tasks: int
-    """All tasks of the run."""
+    """The number of tasks in the run."""
     done: int = 0
     """Episodes that have finished."""
     failed: int = 0
-    """Episodes that failed for good."""
+    """Permanently failed episodes."""
     cost: float = 0.0
-    """What the finished ones have cost."""
+    """The cost of the finished episodes."""
 
     @property
     def over(self) -> int:
-        """Episodes that are over."""
+        """Episodes that have finished or failed permanently."""
         return self.done + self.failed
 
     @property
@@ -66,9 +66,9 @@ class ResumePlan:
 
 
 def prepare_resume(plan: RunPlan) -> ResumePlan:
-    """Repair the files of a run that is resumed; gives what it has left to do.
+    """Repair the files of a resumed run; returns the remaining work.
 
-    Rows that were cut short are removed, and so are transient failures: their episodes run again.
+    Incomplete rows are removed, as are transient failures, whose episodes run again.
     """
     files = plan.files
     if not files.inputs.is_file():
@@ -106,27 +106,27 @@ class Report:
 
     episodes: int
     tool_failures: ToolFailures
-    """Tool calls that failed because of the author's code."""
+    """Tool calls that failed because of errors in the environment."""
     failed: int = 0
     transient: int = 0
-    """Episodes among the failed ones that may not fail again: a resumed run tries them again."""
+    """Failed episodes that a resumed run retries."""
     waiting: list[str] = field(default_factory=list)
-    """The sessions whose agents wait for input."""
+    """The sessions of agents that wait for input."""
     done: int = 0
     """Episodes that have finished."""
     rows: Sequence[Row] = ()
-    """The finished episodes, when all are: the measurements of each, its indices and its session, as they are read."""
+    """The measurements, indices and sessions of the finished episodes, computed on access; set at the end."""
     first_error: str | None = None
-    """The error of the first episode that failed, with its place in the author's code, if that is known."""
+    """The error of the first failed episode, with its place in user code if known."""
     metrics: dict[str, Any] = field(default_factory=dict)
     earlier: int = 0
-    """How many of the finished episodes an earlier process has run."""
+    """The number of finished episodes from earlier processes."""
     cost: float = 0.0
-    """What the model's tokens have cost in all, with a price and as far as the rows tell."""
+    """The total cost of the model's tokens, if there is a price and rows report tokens."""
     not_started: int = 0
-    """Episodes that were not started, since the others have cost the plan's `max_cost`."""
+    """Episodes that were not started because the plan's `max_cost` was reached."""
     elapsed: float = 0.0
-    """Seconds that this process took."""
+    """The time of this process, in seconds."""
 
 
 async def run(
@@ -134,12 +134,12 @@ async def run(
     on_episode: Callable[[Finished], None] = lambda finished: None,
     on_start: Callable[[ResumePlan], None] = lambda left: None,
 ) -> Report:
-    """Run all episodes, `concurrency` at a time, and write each as it ends.
+    """Run all episodes, `concurrency` at a time, and write each one when it ends.
 
-    `on_start` is called with what there is to do, and `on_episode` with each episode that has ended.
+    `on_start` is called with the work to do, and `on_episode` with each finished episode.
     """
     async with AsyncExitStack() as stack:
-        resumes = plan.options.resume and plan.files.begun  # else it never began, and starts
+        resumes = plan.options.resume and plan.files.begun  # otherwise it never began, and starts now
         if resumes:
             stack.enter_context(plan.files.lock())
             ensure_same_run(plan)
@@ -172,14 +172,14 @@ async def run(
 
 
 def _ensure_same_groups(plan: RunPlan, rows: Iterable[Row]) -> None:
-    """Refuse to resume a run of groups without them, or the reverse; its rows are all alike."""
+    """Refuse to resume a run with groups without them, or the reverse; all rows of a run are alike."""
     if plan.keeps_sessions and any((PARENT in row) != (plan.options.group is not None) for row in islice(rows, 1)):
         how = "without" if plan.options.group is not None else "with"
-        raise InvalidOption("group", f"{plan.files.inputs} is of a run {how} one; resume it {how} one")
+        raise InvalidOption("group", f"{plan.files.inputs} is from a run {how} a group; resume it {how} a group")
 
 
 async def run_all(jobs: Iterable[T], workers: int, do: Callable[[T], Awaitable[None]]) -> None:
-    """Do all jobs, `workers` at a time. Jobs are taken as workers become free; the first error ends all."""
+    """Do all jobs, `workers` at a time. Free workers take the next job; the first error stops all."""
     waiting = iter(jobs)
 
     async def work() -> None:
@@ -201,7 +201,7 @@ def _collect(
     failures: Appender,
     on_episode: Callable[[Finished], None],
 ) -> None:
-    """Write what a worker tells to the files of a run, and count it in its report."""
+    """Write the messages of workers to the files of a run, and count them in its report."""
     if not isinstance(message, Finished):
         report.tool_failures.add(message.failure)
         return

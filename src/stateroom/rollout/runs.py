@@ -1,4 +1,4 @@
-"""Runs on disk: what their files tell, also while they grow or after a crash."""
+"""Runs on disk, readable even while they grow or after a crash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stateroom.state import lines
 from stateroom.store import Store
 
 Said = list[tuple[Item, list[str]]]
-"""A conversation: each item with what it changed in the state."""
+"""A conversation: each item with its changes to the state."""
 
 
 class StoredEpisode:
@@ -37,23 +37,23 @@ class StoredEpisode:
     def __init__(self, row: Row, where: str) -> None:
         self.row = row
         self.where = where
-        """Its file and line."""
+        """The file and line of the row."""
         self.key = self.task, self.rollout = key_of(row)
         self.session: str | None = row.get(SESSION)
         self.failed = "_ng_failure_class" in row
-        """Whether it has no reward because something broke down; `row["error"]` says what."""
+        """Whether the episode failed and has no reward; `row["error"]` has the reason."""
         self.reward: float | None = row.get("reward") if not self.failed else None
 
     @property
     def items(self) -> list[Item]:
-        """The conversation, from the task's input on, as far as it is in the row."""
+        """The conversation from the task's input on, as far as the row has it."""
         output = (self.row.get("response") or {}).get("output") or []
         return [*task_items(self.row), *output]
 
     async def said(self, store: Store | None) -> Said:
-        """The conversation with the state changes in the session's log; without a store, without them.
+        """The conversation with the state changes from the session's log, if a store is given.
 
-        If the row has no response, as that of a failed episode, the conversation is that in the log.
+        If the row has no response, as for a failed episode, the conversation comes from the log.
         """
         if store is None or self.session is None:
             return [(item, []) for item in self.items]
@@ -77,7 +77,7 @@ class StoredEpisode:
 
 
 def with_changes(items: list[Item], steps: list[tuple[LogEntry, list[str]]]) -> Said:
-    """The items of a conversation, each with what the calls in a log changed from the item before to this one."""
+    """The items of a conversation, each with the changes of the logged calls since the previous item."""
     waiting = [(entry, changes) for entry, changes in steps if entry.kind in ("call", "failed")]
     calls = recorded_calls({"output": items}, {str(entry.name) for entry, _ in waiting})
     conversation: Said = []
@@ -86,7 +86,7 @@ def with_changes(items: list[Item], steps: list[tuple[LogEntry, list[str]]]) -> 
         place_of_call = next((place for place, (entry, _) in enumerate(waiting) if _is_of(item, call, entry)), -1)
         conversation.append((item, [line for _, changes in waiting[: place_of_call + 1] for line in changes]))
         del waiting[: place_of_call + 1]
-    if conversation and waiting:  # the user had nothing more to say
+    if conversation and waiting:  # the user had no further message
         conversation[-1][1].extend(line for _, changes in waiting for line in changes)
     return conversation
 
@@ -99,26 +99,26 @@ def _is_of(item: Item, call: RecordedCall | None, entry: LogEntry) -> bool:
 
 
 UNREADABLE = (StateroomError, OSError, sqlite3.Error)
-"""Errors that mean that the files of a run cannot be read."""
+"""Errors for unreadable files of a run."""
 
 
 class RunSummary(NamedTuple):
-    """A run in one line."""
+    """A summary of a run."""
 
     name: str
     environment: str | None
     model: str | None
     done: int
-    """Episodes with a reward; of a run that branches, tasks with an answer."""
+    """Episodes with a reward or, in a run that branches, tasks with an answer."""
     episodes: int
     failed: int
-    """Episodes that failed; of a run that branches, branches."""
+    """Failed episodes or, in a run that branches, failed branches."""
     metrics: dict[str, float]
-    """The key metrics of what is done."""
+    """The key metrics so far."""
     started: datetime
     finished: bool
     warnings: list[str]
-    """What is wrong with its files."""
+    """Problems with the files."""
 
     def data(self) -> Row:
         """The summary as JSON data."""
@@ -127,32 +127,32 @@ class RunSummary(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run, by its files. Lines that are cut short are left out: a run may be writing, or was killed."""
+    """A run on disk. Incomplete lines are skipped, because the run may be writing or was killed."""
 
     files: RunFiles
 
     @classmethod
     def find(cls, path: Path) -> StoredRun:
-        """The run of a rollouts file, of that file's name without its ending, or alone in a folder."""
+        """Find a run by its rollouts file, by that name without the suffix, or as the only one in a folder."""
         for each in (path, path.with_name(path.name + ".jsonl")):
             if each.is_file():
                 return cls(RunFiles(each))
         if not path.is_dir():
-            raise NotFound(f"there is no run {path}: give its rollouts file; `stateroom runs` lists runs")
+            raise NotFound(f"the run {path} does not exist; list runs with `stateroom runs`")
         runs = [run for run in find_runs(path) if run.files.rollouts.parent == path]
         if len(runs) != 1:
             names = ", ".join(str(run.files.rollouts) for run in runs[:5]) or "none"
-            raise NotFound(f"{path} has {len(runs)} runs; name the rollouts file of one: {names}")
+            raise NotFound(f"{path} has {len(runs)} runs; name one of their rollouts files: {names}")
         return runs[0]
 
     @classmethod
     def named(cls, folder: Path, name: str) -> StoredRun:
-        """The run below a folder that `find_runs` finds there, by its place without its ending."""
-        with suppress(OSError, ValueError):  # no name of a file
+        """The run in a folder, by its path without the suffix, as `find_runs` lists it."""
+        with suppress(OSError, ValueError):  # not a file name
             run = _run_of(folder / name) if name and not {"..", ""} & {*name.split("/")} else None
             if run is not None and (run.files.description.exists() or run.files.inputs.exists()):
                 return run
-        raise NotFound(f"there is no run {name!r} in {folder}")
+        raise NotFound(f"the folder {folder} has no run {name!r}")
 
     @cached_property
     def _described(self) -> tuple[RunDescription | None, list[str]]:
@@ -163,12 +163,12 @@ class StoredRun:
 
     @property
     def description(self) -> RunDescription | None:
-        """What the run says of itself, if that can be read."""
+        """The description of the run, if it can be read."""
         return self._described[0]
 
     @property
     def store(self) -> str | None:
-        """The URL of the store of the sessions, as far as it is known."""
+        """The URL of the session store, if known."""
         if self.files.sessions.exists():
             return f"sqlite:///{quote(str(self.files.sessions))}"
         url = None if self.description is None else self.description.store
@@ -176,11 +176,11 @@ class StoredRun:
 
     @cached_property
     def inputs(self) -> Mapping[Key, Row]:
-        """The rows before they had a verdict; none if there is no such file."""
+        """The rows without a verdict; empty if the inputs file is missing."""
         return RunIndex.of(self.files, "inputs").inputs
 
     def episodes(self, keys: Container[Key] | None = None) -> Iterator[StoredEpisode]:
-        """All episodes, or those with some keys: first the finished ones in the order of their end, then the failed."""
+        """All episodes, or those with the given keys: first the finished ones in order, then the failed ones."""
         seen: set[Key] = set()
         for path in (self.files.rollouts, self.files.failures):
             for where, row in _rows(path, check_episode):
@@ -190,29 +190,29 @@ class StoredRun:
                     yield episode
 
     def tasks(self) -> Iterator[tuple[str, Row]]:
-        """The tasks as they were given, by the inputs of their first episodes, each with its file and line."""
+        """The original tasks, from the inputs of their first episodes, each with its file and line."""
         return ((where, row) for where, row in _rows(self.files.inputs, check_given) if key_of(row)[1] == 0)
 
     def finished(self) -> Iterator[StoredEpisode]:
-        """The episodes with a reward, in the order of their end."""
+        """The episodes with a reward, in order of completion."""
         return (episode for episode in self.episodes() if not episode.failed)
 
     def answers(self) -> Iterator[StoredEpisode]:
-        """The episodes that count: of a tree, only the one that is its answer."""
+        """The episodes that count; for a tree, only its answer."""
         return (episode for episode in self.finished() if episode.row.get(CHOSEN, True))
 
     @property
     def branches(self) -> bool:
-        """Whether its episodes are trees."""
+        """Whether the run has trees of episodes."""
         return self.description is not None and "rule" in self.description.options
 
     @property
     def solved_threshold(self) -> float:
-        """The reward from which an episode counts as solved."""
+        """The lowest reward that counts as solved."""
         return SOLVED if self.description is None else self.description.solved_threshold
 
     def summary(self, within: Path, search: Search) -> RunSummary:
-        """The run in one line, by what is indexed of it; it is named by its place in a folder."""
+        """A summary of the indexed part of the run, named by its path in a folder."""
         known = self.description
         rewards = search.rewards()
         failed = search.failed()
@@ -231,26 +231,26 @@ class StoredRun:
         )
 
     def unreadable(self, within: Path, error: Exception) -> RunSummary:
-        """The run in one line if its files cannot be read."""
+        """The summary of a run with unreadable files."""
         started = datetime.fromtimestamp(0, UTC)
         return RunSummary(self._name(within), None, None, 0, 0, 0, {}, started, finished=False, warnings=[str(error)])
 
     def _name(self, within: Path) -> str:
-        """The run's place in a folder; what is not text in it is replaced."""
+        """The path of the run in a folder, with undecodable characters replaced."""
         return os.fsencode(self.files.rollouts.relative_to(within).with_suffix("")).decode(errors="replace")
 
     def metrics(self, search: Search) -> dict[str, float]:
-        """The metrics over all rows that are indexed: the `agent_metrics` that the run writes to its file at its end.
+        """The metrics over all indexed rows: the `agent_metrics` that the run writes at its end.
 
-        What a run that branches measures in its trees is only in the file.
+        The tree metrics of a run that branches are only in the file.
         """
         return agent_metrics(search.measured(by_task=self.branches), self.solved_threshold)
 
 
 def find_runs(folder: Path) -> list[StoredRun]:
-    """The runs in a folder and below it, in the order of their names."""
+    """The runs in a folder and its subfolders, sorted by name."""
     if not folder.is_dir():
-        raise NotFound(f"there is no folder {folder}")
+        raise NotFound(f"the folder {folder} does not exist")
     stems = {
         path.with_name(path.name.removesuffix(ending))
         for ending in ("_run.json", "_materialized_inputs.jsonl")
@@ -260,7 +260,7 @@ def find_runs(folder: Path) -> list[StoredRun]:
 
 
 def _run_of(stem: Path) -> StoredRun | None:
-    """The run whose files have names that start like this."""
+    """The run whose file names start with a stem."""
     paths = (stem.with_name(stem.name + suffix) for suffix in (".jsonl", ".json", ""))
     return next((StoredRun(RunFiles(path)) for path in paths if path.is_file()), None)
 
@@ -268,7 +268,7 @@ def _run_of(stem: Path) -> StoredRun | None:
 def _rows(path: Path, check: Callable[[Row, int], None]) -> Iterator[tuple[str, Row]]:
     """The rows of a file, each with its place.
 
-    `BadData` names a row that is malformed; only the last line may be cut short, and is left out.
+    Raises `BadData` for a malformed row. An incomplete last line is skipped.
     """
     cut_short: BadData | None = None
     for number, line in read_lines(path) if path.exists() else ():

@@ -35,7 +35,7 @@ class _Item(msgspec.Struct):
 
     @property
     def answers(self) -> bool:
-        """Whether it answers the model: the result of a call, or a message of the user."""
+        """Whether it is a reply to the model: the result of a call, or a message of the user."""
         return self.type == "function_call_output" or (self.type == "message" and self.role != "assistant")
 
 
@@ -45,7 +45,7 @@ class _Response(msgspec.Struct):
 
     @property
     def turns(self) -> int:
-        """Times that the model spoke."""
+        """The number of turns of the model."""
         answers = [True, *(item.answers for item in self.output or ())]
         return sum(before and not now for before, now in pairwise(answers))
 
@@ -64,7 +64,7 @@ NAMED = {
 
 
 def scalars_of(line: bytes, number: int) -> tuple[Any, ...]:
-    """What the index keeps of a row; `BadTask` if it is none."""
+    """The indexed part of a row. Raises `BadTask` if the line is not a row."""
     row, response = _parse(line.removeprefix(BOM), number)
     complete_row(row, number)
     times, failure = row.get(TIMES), row.get("_ng_failure_class")
@@ -94,7 +94,7 @@ def scalars_of(line: bytes, number: int) -> tuple[Any, ...]:
 def _parse(line: bytes, number: int) -> tuple[Row, _Response]:
     """The fields of a row that are indexed, and its response.
 
-    Conversations are skipped, which is many times as fast as parsing them.
+    Conversations are skipped, which is many times faster than parsing them.
     """
     try:
         fields = _fields(line)
@@ -114,7 +114,7 @@ def _parse(line: bytes, number: int) -> tuple[Row, _Response]:
 
 
 def _numbers(row: Row) -> dict[str, Any]:
-    """The numbers in a row that can be metrics; of a rescored one, those of its verdict and of the runner."""
+    """The numbers in a row that can be metrics; in a rescored row, those of its verdict and the runner."""
     names = {*rescored_fields(row), *ALWAYS} if REVERIFIED in row else row.keys()
     numbers = _floats({name: value for name, value in row.items() if name in names and name[:1] != "_"})
     parts = row.get("reward_components")
@@ -134,9 +134,9 @@ def unpack(numbers: bytes) -> dict[str, Any]:
     try:
         return _unpack(numbers)
     except msgspec.MsgspecError:
-        raise BadData("the index of the run is damaged: remove X_index.db") from None
+        raise BadData("the index of the run is damaged; remove its _index.db file") from None
 
 
 def _text(value: Any) -> str | None:
-    """A text that can be stored: half of a surrogate pair cannot."""
+    """A text that can be stored, which half of a surrogate pair cannot."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else None

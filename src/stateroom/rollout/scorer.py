@@ -1,4 +1,4 @@
-"""Scorers: how rows get verdicts after their run, from stored sessions or from the rows themselves."""
+"""Scorers: give rows verdicts after their run, from stored sessions or from the rows themselves."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ class RowVerdict(NamedTuple):
 
     verdict: Verdict
     revision: int | None
-    """Of the state that was scored."""
+    """The revision of the scored state."""
     task: Row
-    """The row before it had any verdict, as far as that is known."""
+    """The row without a verdict, as far as known."""
     old: frozenset[str]
     """The fields of the row that belong to the old verdict."""
     edited: bool = False
-    """Whether a person has changed the state."""
+    """Whether a person edited the state."""
 
 
 class Scorer(Protocol):
     """Gives rows their verdicts."""
 
     async def score(self, row: Row) -> RowVerdict:
-        """The verdict on a row; raises if what the verifier needs is not there."""
+        """The verdict on a row. Raises an error if data for the verifier is missing."""
 
     async def stop(self) -> None:
-        """Release all resources that verifiers have used."""
+        """Release all resources of verifiers."""
 
 
 class StoredScorer:
-    """Scores the states of stored sessions again; `at` chooses other states than those that were scored."""
+    """Scores the states of stored sessions again; `at` chooses other states than the scored ones."""
 
     def __init__(self, environment: Environment[Any, Any], store: Store, at: int | None = None) -> None:
         self._environment = environment
         self._store = store
         self._at = at
         self._rescorers: dict[int, Rescorer] = {}
-        """By the variant of the environment."""
+        """Scorers by variant of the environment."""
 
     async def score(self, row: Row) -> RowVerdict:
         variant = variant_of(self._environment, row)
@@ -73,7 +73,7 @@ class StoredScorer:
 
 
 class _SessionScorer:
-    """Scores rows in sessions of a store. `inputs` are the rows before they had a verdict."""
+    """Scores rows in sessions of a store. `inputs` are the rows without a verdict."""
 
     def __init__(self, environment: Environment[Any, Any], store: Store, inputs: Mapping[Key, Row]) -> None:
         self._environment = environment
@@ -85,9 +85,9 @@ class _SessionScorer:
 
 
 class FirstScorer(_SessionScorer):
-    """Gives stored sessions their first verdict, as their run would have: recorded, and the session closed.
+    """Gives stored sessions their first verdict as the run would have: records it and closes the session.
 
-    A session that has its verdict, from a process that was killed before it wrote the row, is not scored twice.
+    If a process recorded a verdict but was killed before it wrote the row, the session is not scored twice.
     """
 
     async def score(self, row: Row) -> RowVerdict:
@@ -99,13 +99,13 @@ class FirstScorer(_SessionScorer):
 
 
 class RowScorer(_SessionScorer):
-    """Scores rows from their responses alone: without a state, a row has all that its verifier saw.
+    """Scores rows from their responses only: without a state, the row has everything that the verifier reads.
 
-    Without `inputs`, details of the old verdict cannot be told from fields of the task.
+    Without `inputs`, details of the old verdict cannot be distinguished from fields of the task.
     """
 
     def has_looked_back(self, row: Row) -> bool:
-        """Whether the verifier has asked for the path of an episode, which is empty here."""
+        """Whether the verifier read the path of the episode, which is empty here."""
         sessions = self._sessions.of(self._environment, row)
         return sessions.environment.verify_function.function in sessions.runtime.runner.look_back
 
@@ -114,17 +114,17 @@ class RowScorer(_SessionScorer):
         verifier = sessions.environment.verify_function
         if unrecorded := (verifier.needs & UNRECORDED) | verifier.resources:
             asked = " and ".join(sorted(unrecorded))
-            raise BadTask(f"verify asks for {asked}: without a state, nothing has recorded what that was")
+            raise BadTask(f"verify uses {asked}, which is not recorded without a state")
         session = row.get(SESSION)
         if "session" in verifier.needs and not isinstance(session, str):
-            raise BadTask(f"verify asks for session: the row has no {SESSION}")
+            raise BadTask(f"verify uses session, but the row has no {SESSION}")
         task = sessions.environment.parse_task(task_of(row, self._inputs))
         episode = sessions.stateless(str(session), Progress(0, 0.0), task)
         return _row_verdict(await episode.verify(row.get("response")), row, self._inputs)
 
 
 class ReplayScorer:
-    """Scores rows whose sessions no store has.
+    """Scores rows without stored sessions.
 
     A verifier that reads more than the response gets a session in memory, in which the row's calls have run again.
     """
@@ -138,7 +138,7 @@ class ReplayScorer:
 
     async def score(self, row: Row) -> RowVerdict:
         if reads_only_the_response(self._environment) and not self._rows.has_looked_back(row):
-            with suppress(DefinitionError):  # it asks for states of the session
+            with suppress(DefinitionError):  # it uses states of the session
                 scored = await self._rows.score(row)
                 if not self._rows.has_looked_back(row):
                     return scored
@@ -153,12 +153,12 @@ class ReplayScorer:
 
 
 def reads_only_the_response(environment: Environment[Any, Any]) -> bool:
-    """Whether a verifier asks for nothing but the episode. If there is a state, it may still look back at that."""
+    """Whether a verifier takes only the episode. With a state, it may still read the path of the episode."""
     return environment.verify_function.needs <= {"episode"}
 
 
 def _row_verdict(verdict: Verdict, row: Row, inputs: Mapping[Key, Row]) -> RowVerdict:
-    """A new verdict on a row, by what is known of the row before it had any."""
+    """A new verdict on a row, with the row without a verdict if known."""
     given = inputs.get(key_of(row))
     old = rescored_fields(row) or (VERDICT if given is None else changed_fields(given, row))
     return RowVerdict(verdict, None, task_of(row, inputs), old, bool(row.get(EDITED)))
@@ -171,7 +171,7 @@ async def open_scorer(
     store: Store | None,
     stored: Callable[[Environment[Any, Any], Store], Scorer],
 ) -> AsyncIterator[Scorer]:
-    """A scorer for an environment: the one that `stored` makes for its store, or else one that needs no sessions."""
+    """Open a scorer: the one that `stored` creates for a store, otherwise one that works without sessions."""
     async with open_store("memory://") as memory:
         scorer: Scorer
         if environment.state_type is None:
@@ -187,5 +187,5 @@ async def open_scorer(
 def _session_of(row: Row) -> str:
     session = row.get(SESSION)
     if not isinstance(session, str):
-        raise BadTask(f"the row has no {SESSION}: without its session there is no state to score")
+        raise BadTask(f"the row has no {SESSION}, so its state cannot be scored")
     return session

@@ -1,4 +1,4 @@
-"""Searches in the index of a run: pages of episodes, counts, rewards and metrics, without reading its files."""
+"""Search the index of a run: pages of episodes, counts, rewards and metrics, without reading its files."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ COLUMNS = (
     *("file", "line", "task", "rollout", "reward", "failure", "session", "tool_calls", "turns", "tokens", "seconds"),
     *("cost", "chosen", "node"),
 )
-"""What a page tells of an episode. All of it can be sorted by."""
+"""The columns of an episode on a page, which are all sortable."""
 
 EPISODES = """rows AS e WHERE file IN ('rollouts', 'failures') AND NOT again AND (
     file = 'rollouts' OR node IS NOT NULL
     OR NOT EXISTS (SELECT 1 FROM rows WHERE file = 'rollouts' AND task = e.task AND rollout = e.rollout)
 )"""
-"""The episodes: of each the first row, and a failure only if it has no reward; of a tree, all its ends."""
+"""The episodes: the first row of each, failures only without a reward, and all ends of a tree."""
 
 ANSWERS = "rows WHERE file = 'rollouts' AND NOT again AND chosen AND failure IS NULL"
-"""The episodes that count: of a tree, only the one that is its answer."""
+"""The episodes that count; for a tree, only its answer."""
 
 MEASURED = "task, rollout, session, rescored, numbers"
 
 MAX_BARS = 20
-"""Bars of a histogram."""
+"""The number of bars in a histogram."""
 
 
 class EpisodeFilter(BaseModel):
-    """Which episodes to find; a field that is None leaves none out."""
+    """Filters for episodes; None disables a filter."""
 
     task: Annotated[int, Field(ge=-(2**53), le=2**53)] | None = None
     low: float | None = None
@@ -46,16 +46,16 @@ class EpisodeFilter(BaseModel):
     high: float | None = None
     """The highest reward."""
     below: float | None = None
-    """Rewards are below this one."""
+    """An exclusive upper bound of the reward."""
     failure: str | None = None
-    """The class of the failure."""
+    """The failure class."""
     failed: bool | None = None
     tool: str | None = None
     """A tool that failed in the episode."""
     session: bool | None = None
     """Whether the row names a session."""
     chosen: bool | None = None
-    """Of a tree, whether it is the answer."""
+    """For a tree, whether it is the answer."""
 
     def conditions(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """The conditions in SQL, with their parameters."""
@@ -95,7 +95,7 @@ class Search:
         offset: int = 0,
         limit: int = 100,
     ) -> tuple[list[Row], int]:
-        """Some of the episodes that are wanted, and the number of all of them. Those without a value come last."""
+        """A page of matching episodes, and their total number. Episodes without a value come last."""
         ids = self._order(wanted, sort, order)
         page = ids[offset : offset + limit]
         rows = self._select(f"SELECT id, {', '.join(COLUMNS)} FROM rows WHERE id IN ({', '.join(map(str, page))})")
@@ -103,7 +103,7 @@ class Search:
         return [episodes[id] for id in page if id in episodes], len(ids)
 
     def _order(self, wanted: EpisodeFilter, sort: str, order: str) -> array[int]:
-        """The ids of the episodes that are wanted; the last answer is kept, since a reader turns many pages of it."""
+        """The ids of the matching episodes; the last result is cached for the next pages."""
         conditions = [*wanted.conditions()]
         asked = self.index.version, conditions, sort, order
         known, ids = self._last
@@ -118,7 +118,7 @@ class Search:
         return ids
 
     def matrix(self, offset: int, limit: int) -> tuple[list[tuple[int, list[Row]]], int]:
-        """Some tasks, each with its episodes by rollout, and the number of all tasks, also of those without any."""
+        """A page of tasks, each with its episodes by rollout, and the number of all tasks, even without episodes."""
         every = "FROM rows WHERE file IN ('rollouts', 'failures', 'inputs')"
         tasks = self._select(f"SELECT DISTINCT task {every} ORDER BY task LIMIT ? OFFSET ?", (limit, offset))
         [(total,)] = self._select(f"SELECT count(DISTINCT task) {every}")
@@ -132,18 +132,18 @@ class Search:
     # Counts.
 
     def inputs(self) -> int:
-        """The number of episodes that the run has."""
+        """The number of episodes in the run."""
         return len(self.index.inputs)
 
     def failed(self) -> int:
-        """The number of episodes that failed; of trees, of branches, and of tasks in which none began."""
+        """The number of failed episodes; for trees, of failed branches, and of tasks without any branch."""
         branches = "SELECT task FROM rows WHERE file = 'failures' AND node IS NOT NULL"
         counted = f"failure IS NOT NULL AND (node IS NOT NULL OR task NOT IN ({branches}))"
         [(count,)] = self._select(f"SELECT count(*) FROM {EPISODES} AND {counted}")
         return count  # type: ignore[no-any-return]
 
     def failures(self) -> dict[str, int]:
-        """The number of failed episodes by the class of the failure."""
+        """The number of failed episodes by failure class."""
         return dict(self._select(f"SELECT failure, count(*) FROM {EPISODES} AND failure IS NOT NULL GROUP BY 1"))
 
     def tool_failures(self) -> dict[str, int]:
@@ -152,7 +152,7 @@ class Search:
         return dict(self._select(f"SELECT tool, count(*) {failures} GROUP BY tool ORDER BY min(id)"))
 
     def model(self) -> str | None:
-        """The model in the first response that names one."""
+        """The model named in the first response."""
         models = self._select(f"SELECT model FROM {EPISODES} AND model IS NOT NULL ORDER BY id LIMIT 1")
         return models[0][0] if models else None
 
@@ -177,14 +177,14 @@ class Search:
         return [{"low": edges[bar], "high": edges[bar + 1], "count": counts[bar]} for bar in range(len(edges) - 1)]
 
     def measured(self, *, by_task: bool = False) -> MeasuredRows:
-        """What was measured in the episodes that count; `by_task`: each task has one, its tree's answer."""
+        """The measurements of the episodes that count; with `by_task`, the answer of each task's tree."""
         return MeasuredRows(self.index, by_task=by_task)
 
 
 class MeasuredRows(LazySequence[Row]):
-    """What was measured in the episodes that count: their numbers, without those that only repeat their tasks'.
+    """The measurements of the episodes that count: their numbers, without those that only repeat the task's.
 
-    Of each, 8 bytes are in memory. A number that differs from its task's in one row is measured in all.
+    Uses 8 bytes of memory per episode. A number that differs from its task's in one row is measured in all.
     """
 
     def __init__(self, index: RunIndex, *, by_task: bool) -> None:

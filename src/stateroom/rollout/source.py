@@ -1,4 +1,4 @@
-"""Sources: rows of JSONL, CSV, Parquet and of Hugging Face datasets on disk, read one after another."""
+"""Sources: rows of JSONL, CSV, Parquet and Hugging Face datasets on disk, read one by one."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from stateroom.jsonl import line_of, open_regular, parse_object, read_lines
 from stateroom.rollout.rows import Row
 
 ROWS_PER_BATCH = 1000
-"""Rows of a column file that are in memory at a time."""
+"""Rows of a columnar file in memory at a time."""
 
 
 class SourceRow(NamedTuple):
-    """A row of a source, and its place there."""
+    """A row of a source, and its place."""
 
     where: str
     """Such as `tasks.jsonl, line 3`."""
     data: bytes | Row
-    """The row; of a JSONL file its line, which is not parsed yet."""
+    """The row or, from a JSONL file, its unparsed line."""
 
     def row(self) -> Row:
-        """The row as data; `BadTask` says what is wrong with its line."""
+        """The row as data. Raises `BadTask` if its line is invalid."""
         if not isinstance(self.data, bytes):
             return self.data
         try:
@@ -37,22 +37,22 @@ class SourceRow(NamedTuple):
             raise BadTask(f"{self.where}: {error}") from None
 
     def line(self) -> bytes:
-        """The row as a line of a JSONL file: one that was read from such a file is the same."""
+        """The row as a line of a JSONL file, unchanged if it was read from one."""
         return self.data + b"\n" if isinstance(self.data, bytes) else line_of(self.data)
 
 
 def read_source(path: Path, other: str = "") -> Iterable[SourceRow]:
-    """The rows of a file, whose ending says what it is, or of a folder that `datasets` has saved to disk.
+    """The rows of a file, by its suffix, or of a folder saved by `datasets`.
 
-    They are read as they are asked for. A file with another ending is read as if it had the ending `other`. `NotFound`
-    if there is no such file, `BadData` if it cannot be read.
+    They are read lazily. A file with an unknown suffix is read as one with the suffix `other`. Raises `NotFound` if the
+    file does not exist, and `BadData` if it cannot be read.
     """
     if not path.exists():
-        raise NotFound(f"there is no file {path}")
+        raise NotFound(f"the file {path} does not exist")
     reader = _dataset if path.is_dir() else _READERS.get(path.suffix.lower()) or _READERS.get(other)
     if reader is None:
         raise InvalidArguments(
-            f"{path} should end with {', '.join(_READERS)}, or be a folder of datasets.save_to_disk; which is it?"
+            f"{path} must end with {', '.join(_READERS)}, or be a folder saved by datasets.save_to_disk"
         )
     return reader(path)
 
@@ -62,7 +62,7 @@ def _jsonl(path: Path) -> Iterator[SourceRow]:
 
 
 def _csv(path: Path, delimiter: str = ",") -> Iterator[SourceRow]:
-    """The rows of a CSV file. A cell with a JSON object or list is that; all others are texts."""
+    """The rows of a CSV file. Cells with a JSON object or list are parsed; all others are texts."""
     with TextIOWrapper(open_regular(path), encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, delimiter=delimiter, strict=True)
         number = 1
@@ -70,7 +70,7 @@ def _csv(path: Path, delimiter: str = ",") -> Iterator[SourceRow]:
             for cells in reader:
                 where, number = f"{path}, line {number + 1}", reader.line_num
                 if None in cells:
-                    raise BadData(f"{where}: it has more cells than the first line has names")
+                    raise BadData(f"{where}: more cells than column names in the first line")
                 yield SourceRow(where, {name: _cell(text) for name, text in cells.items() if text is not None})
         except (csv.Error, UnicodeDecodeError) as error:
             raise BadData(f"{path}, after line {number}: {error}") from None
@@ -99,11 +99,11 @@ def _parquet(path: Path) -> Iterator[SourceRow]:
 
 
 def _dataset(path: Path) -> Iterator[SourceRow]:
-    """The rows of a folder that `Dataset.save_to_disk` has written: Arrow streams, which `state.json` lists."""
+    """The rows of a folder saved by `Dataset.save_to_disk`: Arrow streams, listed in `state.json`."""
     state = path / "state.json"
     if not state.is_file():
         splits = [str(each.parent) for each in sorted(path.glob("*/state.json"))]
-        why = f"it has several splits: name one, {', '.join(splits)}" if splits else "there is no state.json"
+        why = f"it has several splits; name one of {', '.join(splits)}" if splits else "state.json is missing"
         raise NotFound(f"{path} is not a dataset on disk: {why}")
     try:
         names = [str(each["filename"]) for each in json.loads(state.read_bytes())["_data_files"]]
@@ -123,7 +123,7 @@ def _batches(path: Path) -> Iterator[Any]:
 
 
 def _numbered(path: Path, batches: Iterable[Any]) -> Iterator[SourceRow]:
-    """The rows of column batches, as JSON data. A null is a field that a row does not have."""
+    """The rows of columnar batches, as JSON data. A null counts as a missing field."""
     number = 0
     for batch in batches:
         for cells in batch.to_pylist():

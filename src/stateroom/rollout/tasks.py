@@ -1,4 +1,4 @@
-"""Task files: their rows, checked before anything runs."""
+"""Task files, whose rows are checked before a run."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from stateroom.rollout.rows import Row
 from stateroom.rollout.source import read_source
 
 MAX_COMPLAINTS = 10
-"""Bad rows that are reported at once."""
+"""The most invalid rows in one error."""
 
 
 class RemoteEnvironment(Environment):
-    """Stands for an environment that only a server has: the rows describe its tools."""
+    """A placeholder for an environment that only a server has; the rows describe its tools."""
 
 
 def example_file(environment: type[Environment[Any, Any]]) -> Path | None:
-    """The environment's file of example tasks: next to its module, or else to that of a base class."""
+    """The environment's file of example tasks, next to its module or that of a base class."""
     if environment.examples is None:
         return None
     bases = environment.__mro__[: environment.__mro__.index(Environment)]
@@ -42,27 +42,27 @@ def find_tasks(environment: Environment[Any, Any], given: str | PathLike[str] | 
     if given is None:
         given = example_file(type(environment))
     if given is None:
-        raise InvalidOption("input", f"give a file of tasks: {environment.name} has no examples")
+        raise InvalidOption("input", f"give a task file, because {environment.name} has no examples")
     if isinstance(given, str | PathLike):
         return read_tasks(Path(given), environment)
     return check_tasks(given, environment)
 
 
 def read_tasks(path: Path, environment: Environment[Any, Any]) -> Sequence[Row]:
-    """The rows of a task file of any kind. If some are bad, `BadTask` names each with file, line and field."""
+    """The rows of a task file of any format. Raises `BadTask` with the file, line and field of invalid rows."""
     if not path.exists():
-        raise NotFound(f"there is no task file {path}")
+        raise NotFound(f"the task file {path} does not exist")
     return _checked(read_source(path, other=".jsonl"), environment, f"{path} has no tasks")
 
 
 def check_tasks(rows: Iterable[Any], environment: Environment[Any, Any]) -> Sequence[Row]:
-    """Rows, or typed tasks, as rows. If some are bad, `BadTask` names each with its index and field."""
+    """Convert rows or typed tasks to rows. Raises `BadTask` with the index and field of invalid ones."""
     given = ((f"task {number}", row) for number, row in enumerate(rows))
-    return _checked(given, environment, "there are no tasks")
+    return _checked(given, environment, "the list of tasks is empty")
 
 
 def _checked(given: Iterable[tuple[str, Any]], environment: Environment[Any, Any], none: str) -> Sequence[Row]:
-    """Rows that are checked, in a file: all of them may not fit into memory."""
+    """Check rows, and keep them in a temporary file, because they may not fit into memory."""
     rows = SpooledRows()
     complaints: list[str] = []
     for where, each in given:
@@ -79,25 +79,25 @@ def _checked(given: Iterable[tuple[str, Any]], environment: Environment[Any, Any
 
 
 def checked_row(given: Any, environment: Environment[Any, Any]) -> Row:
-    """A line of a task file, a row or a typed task as a row; `BadTask` says what is wrong with it."""
+    """Convert a line of a task file, a row or a typed task to a row. Raises `BadTask` if it is invalid."""
     try:
         row = parse_object(given) if isinstance(given, bytes) else to_jsonable_python(given)
     except (ValueError, PydanticSerializationError) as error:
         raise BadTask(str(error)) from None
     if not isinstance(row, dict):
-        raise BadTask(f"should be an object: a task row, not {row!r:.100}")
+        raise BadTask(f"a task row must be an object, not {row!r:.100}")
     variant_of(environment, row).parse_task(row)
     request = row.get("responses_create_params", {})
     given, tools = request.get("input"), request.get("tools")
     if not (given is None or isinstance(given, str) or _are_items(given)):
-        raise BadTask("responses_create_params.input: should be a text or a list of items")
+        raise BadTask("responses_create_params.input: must be a text or a list of items")
     if not (tools is None or _are_items(tools)):
-        raise BadTask("responses_create_params.tools: should be a list of tools")
+        raise BadTask("responses_create_params.tools: must be a list of tools")
     return row
 
 
 def has_prompt(row: Row) -> bool:
-    """Whether a row says what the model is asked."""
+    """Whether a row has a prompt."""
     return any(text_of(item).strip() for item in task_items(row))
 
 
@@ -106,17 +106,17 @@ def _are_items(value: Any) -> bool:
 
 
 def generate_tasks(environment: type[Environment[Any, Any]], number: int, seed: int) -> list[Row]:
-    """Rows from the environment's own generator; the same seed gives the same rows."""
+    """Rows from the environment's generator; the same seed gives the same rows."""
     rng = Random(seed)
     return [environment.generate(rng) for _ in range(number)]
 
 
 def missing_prompts(environment: Environment[Any, Any], tasks: Iterable[Row]) -> str | None:
-    """What to tell of tasks that ask nothing of the model; None if there are none, or the user speaks first."""
+    """A warning about tasks without a prompt; None if all have one, or the user speaks first."""
     if environment.user_opens:
         return None
     bare = [number for number, task in enumerate(tasks) if not has_prompt(task)]
     if not bare:
         return None
     what = "1 task has" if len(bare) == 1 else f"{len(bare):,} tasks have"
-    return f"{what} no prompt, the first is task {bare[0]}; put one into responses_create_params.input"
+    return f"{what} no prompt (first: task {bare[0]}); add one in responses_create_params.input"

@@ -1,16 +1,16 @@
 """Advantages: how much better than expected each answer of a model was.
 
-| how | of | an answer's advantage |
+| how | rows | advantage of an answer |
 |---|---|---|
-| `grpo` | rollouts | its episode's reward, less the mean of its task's episodes, by their standard deviation |
-| `rloo` | rollouts | its episode's reward, less the mean of the task's other episodes |
-| `gigpo` | rollouts with states | that of `grpo`, plus the same among all answers that were given in an equal state |
-| `vine` | nodes of trees | the value of the state after it, less the value of the state before it |
-| `tree` | nodes of trees | the mean reward of the ends below it, normalised by its tree, plus by all of its task |
+| `grpo` | rollouts | reward minus the mean over the task's episodes, divided by their standard deviation |
+| `rloo` | rollouts | reward minus the mean over the task's other episodes |
+| `gigpo` | rollouts with states | that of `grpo`, plus the same among all answers given in an equal state |
+| `vine` | nodes of trees | value of the state after it minus the value of the state before it |
+| `tree` | nodes of trees | mean reward of the ends below it, normalised within its tree, plus within its task |
 
-The value of a state is estimated by what followed from it: it is the mean value of the states after each answer that
-was given there; where an episode ended, it is the reward. So the `vine` advantages of all answers in one state have the
-mean zero. `stateroom branch --rule monte-carlo` grows trees for this: it forks each state of an episode.
+The value of a state is the mean value of the states after each answer given there, or the reward where an episode
+ended. So the `vine` advantages of all answers in one state have the mean zero. `stateroom branch --rule monte-carlo`
+grows suitable trees: it forks each state of an episode.
 
 References: GRPO (arXiv 2402.03300), RLOO (2402.14740), GiGPO (2505.10978), VinePPO (2410.01679), SPO (2505.23564),
 Tree-GRPO (2509.21240).
@@ -34,26 +34,26 @@ Row = Mapping[str, Any]
 AdvantageMethod = Literal["grpo", "rloo", "gigpo", "vine", "tree"]
 
 STATES = "_stateroom_states"
-"""The field with the digest of the state that each answer of an episode was given in."""
+"""The field with the digests of the states in which the answers of an episode were given."""
 
 LEAST_DEVIATION = 1e-4
-"""Added to a standard deviation, as TRL does: a group of equal rewards has no advantages."""
+"""Added to a standard deviation as in TRL, so a group of equal rewards has no advantages."""
 
 DISCOUNT = 0.95
-"""By how much the reward of an episode counts less one answer earlier, among answers in one state; as in GiGPO."""
+"""The discount of the reward per answer, among answers in one state, as in GiGPO."""
 
 
 def advantages(rows: Iterable[Row], how: AdvantageMethod) -> list[list[float]]:
-    """The advantages of the answers in some rows: for each row a list, with a number for each answer.
+    """The advantages of the answers in rows: for each row a list with a number per answer.
 
-    The rows are those of a rollouts file, all of a task together in any order; or, for `vine` and `tree`, nodes of
-    trees as `read_trees` gives them, each after its parent. A node has one answer, and a root none. Several trees of
-    one task may follow one another. `gigpo` needs rows from `with_states`.
+    The rows are from a rollouts file, with all rows of a task together in any order, or, for `vine` and `tree`, nodes
+    of trees from `read_trees`, each after its parent. A node has one answer, a root none. Several trees of one task may
+    follow one another. `gigpo` needs rows from `with_states`.
     """
     given = [*rows]
     method = _METHODS.get(how)
     if method is None:
-        raise InvalidArguments(f"how: there is no {how!r}; there are {', '.join(_METHODS)}")
+        raise InvalidArguments(f"how: unknown method {how!r}; choose one of {', '.join(_METHODS)}")
     needs = "value" if how in ("vine", "tree") else "response"
     for row in given:
         if needs not in row:
@@ -63,13 +63,13 @@ def advantages(rows: Iterable[Row], how: AdvantageMethod) -> list[list[float]]:
 
 
 async def with_states(rows: Iterable[Row], store: Store) -> list[dict[str, Any]]:
-    """Rows of a rollouts file with the states that their answers were given in, by the sessions in a store."""
+    """Rows of a rollouts file with the states in which their answers were given, from the sessions in a store."""
     return [{**row, STATES: await _states(row, store)} for row in rows]
 
 
 async def _states(row: Row, store: Store) -> list[str]:
     if row.get(SESSION) is None:
-        raise BadData("gigpo needs episodes with a state: this one has no session")
+        raise BadData("gigpo needs episodes with a state, but this one has no session")
     digests = await History(store).digests(row[SESSION], ("message",))
     return [digest for entry, digest in digests if entry.facts["by"] == "model"]
 
@@ -114,7 +114,7 @@ def _normalised(values: list[tuple[Hashable, float]]) -> list[float]:
 
 
 def _normal(group: list[float]) -> Callable[[float], float]:
-    """A value less a group's mean, by its standard deviation."""
+    """A function that normalises a value by the mean and the standard deviation of a group."""
     mean, deviation = fmean(group), stdev(group) if len(group) > 1 else 0.0
     return lambda value: (value - mean) / (deviation + LEAST_DEVIATION)
 
@@ -122,7 +122,7 @@ def _normal(group: list[float]) -> Callable[[float], float]:
 def _by_group(
     values: list[tuple[Hashable, float]], rule: Callable[[list[float]], Callable[[float], float]]
 ) -> list[float]:
-    """What a rule that knows all values of a group makes of each of them."""
+    """Apply a function of each group to its values."""
     groups: defaultdict[Hashable, list[float]] = defaultdict(list)
     for group, value in values:
         groups[group].append(value)
@@ -134,7 +134,7 @@ def _by_group(
 
 
 class _Node:
-    """A node with its place in its tree."""
+    """A node with its position in its tree."""
 
     def __init__(self, row: Row, parent: _Node | None, tree: int) -> None:
         self.task: int = row["_ng_task_index"]
@@ -154,7 +154,7 @@ def _nodes(rows: list[Row]) -> list[_Node]:
         task, parent = row["_ng_task_index"], row["parent"]
         trees += parent is None
         if parent is not None and (task, parent) not in known:
-            raise BadData(f"node {row['id']} of task {task} comes before its parent {parent}, or without it")
+            raise BadData(f"node {row['id']} of task {task} does not follow its parent {parent}")
         node = _Node(row, None if parent is None else known[task, parent], trees)
         known[task, row["id"]] = node
         nodes.append(node)
@@ -164,14 +164,14 @@ def _nodes(rows: list[Row]) -> list[_Node]:
 def _vine(rows: list[Row]) -> list[list[float]]:
     nodes = _nodes(rows)
     values: dict[_Node | None, float | None] = {}
-    for node in reversed(nodes):  # children come before their parents
+    for node in reversed(nodes):  # children before their parents
         below = [value for child in node.children if (value := values[child]) is not None]
         values[node] = node.reward if node.reward is not None else fmean(below) if below else None
     return [_one(node, _difference(values[node], values.get(node.parent))) for node in nodes]
 
 
 def _difference(after: float | None, before: float | None) -> float:
-    """Nothing is known of an answer after which no episode has ended."""
+    """The difference of two values; 0 if no episode ended after the answer."""
     return 0.0 if after is None or before is None else after - before
 
 
@@ -196,7 +196,7 @@ def _tree(rows: list[Row]) -> list[list[float]]:
 
 
 def _one(node: _Node, advantage: float) -> list[float]:
-    """The advantage of a node's one answer; a root has none."""
+    """The advantage of a node's only answer; empty for a root."""
     return [] if node.parent is None else [advantage]
 
 

@@ -1,4 +1,4 @@
-"""Curves: the figures of a training, step by step, in a file and for TensorBoard."""
+"""Curves: the figures of each training step, in a file and for TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from stateroom.errors import MissingPackage
 from stateroom.jsonl import line_of, parse_object, read_lines
 
 Figures = dict[str, float]
-"""Of one step, with its number as `step`."""
+"""The figures of one step, with its number as `step`."""
 
 
 class Curve:
-    """The figures of each step: one line of a JSONL file, which is written at once."""
+    """The figures of each step, written at once as a line of a JSONL file."""
 
     def __init__(self, path: Path, start: int = 0, tensorboard: Path | None = None) -> None:
-        """Steps from `start` on are removed from the file: they come again."""
+        """Steps from `start` on are removed from the file, because they will be repeated."""
         self._path = path
         self.steps: list[Figures] = [each for each in read_curve(path) if each["step"] < start]
         path.write_bytes(b"".join(map(line_of, self.steps)))
@@ -34,12 +34,12 @@ class Curve:
             self._writer.flush()
 
     def column(self, name: str) -> list[float]:
-        """The values of a figure at the steps that have it."""
+        """The values of a figure for the steps that have it."""
         return [each[name] for each in self.steps if name in each]
 
 
 def read_curve(path: Path) -> list[Figures]:
-    """The figures of each step in a file; none if there is no file."""
+    """The figures of each step in a file; empty if the file does not exist."""
     return [parse_object(line) for _, line in read_lines(path)] if path.exists() else []
 
 

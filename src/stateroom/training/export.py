@@ -1,15 +1,15 @@
-"""Exports: the episodes of a run in the formats that trainers read.
+"""Export the episodes of a run in the formats of trainers.
 
-| format | a row is | for |
+| format | row | for |
 |---|---|---|
-| `sft` | a solved episode: `messages`, `tools` | TRL's SFTTrainer, and others that take chat messages |
+| `sft` | a solved episode: `messages`, `tools` | TRL's SFTTrainer, and others that read chat messages |
 | `dpo` | two continuations of one state: `prompt`, `chosen`, `rejected`, `tools` | TRL's DPOTrainer |
-| `grpo` | tokens: `prompt_ids`, `completion_ids`, `completion_mask`, `logprobs`, `advantages` | trainers of tokens |
-| `verl` | a task: `prompt`, and all of it in `extra_info` | verl's RLHFDataset, and the agent loop in `adapters.verl` |
+| `grpo` | tokens: `prompt_ids`, `completion_ids`, `completion_mask`, `logprobs`, `advantages` | trainers on tokens |
+| `verl` | a task: `prompt`, and the whole row in `extra_info` | verl's RLHFDataset, and the loop in `adapters.verl` |
 | `jsonl` | an episode: its messages, token sequences and advantages | your own trainer |
 
-Pairs for `dpo` are continuations of the same state: those that branch off one node of a tree, or the episodes of a run
-with `--group`. The best is paired with the worst, the second best with the second worst, and so on.
+Pairs for `dpo` are continuations of the same state: branches of one node of a tree, or the episodes of a run with
+`--group`. The best is paired with the worst, the second best with the second worst, and so on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Advantages = Mapping[Key, list[float]]
 
 
 class Format(NamedTuple):
-    """A format: the kind of value in each column, and how rows are made of a run."""
+    """A format: the kind of value in each column, and a function that creates rows from a run."""
 
     columns: Mapping[str, str]
     rows: Callable[[StoredRun, Advantages, float], Iterator[Row]]
@@ -50,9 +50,8 @@ async def export_rows(
 ) -> AsyncIterator[Row]:
     """The rows of a run in a format.
 
-    `how` says how advantages are estimated, and `min_reward` from which reward an episode is exported as `sft`; by
-    default that from which the run counts it as solved. Raises `InvalidOption` or `BadData` if the run does not have
-    what the format needs.
+    `how` is the advantage estimator, and `min_reward` the lowest reward of an episode for `sft`, by default the solved
+    threshold of the run. Raises `InvalidOption` or `BadData` if the run lacks data that the format needs.
     """
     form = FORMATS[to]
     values = await advantages_of(run, how) if form.has_advantages else {}
@@ -70,10 +69,10 @@ async def advantages_of(run: StoredRun, how: AdvantageMethod) -> dict[Key, list[
 
 
 async def advantages_in_groups(rows: Sequence[Row], how: AdvantageMethod, store: str | None) -> dict[Key, list[float]]:
-    """The advantages of all answers in the rows of a run, by episode; its sessions are in the store at a URL."""
+    """The advantages of all answers in the rows of a run, by episode, with its sessions in the store at a URL."""
     if how == "gigpo":
         if store is None:
-            raise NotFound("gigpo needs the sessions of the run, and does not know their store")
+            raise NotFound("gigpo needs the sessions of the run, but their store is unknown")
         async with open_store(store) as opened:
             rows = await with_states(rows, opened)
     return dict(zip(map(key_of, rows), advantages(rows, how), strict=True))
@@ -85,13 +84,13 @@ def _advantages_in_trees(run: StoredRun, how: AdvantageMethod) -> dict[Key, list
     for episode in run.finished():
         node = episode.row.get(NODE)
         if node not in paths.get(episode.task, ()):
-            raise BadData(f"{episode.where}: {NODE}: the tree of task {episode.task} has no such node")
+            raise BadData(f"{episode.where}: {NODE}: the tree of task {episode.task} does not have this node")
         by_episode[episode.key] = paths[episode.task][node]
     return by_episode
 
 
 def along_paths(nodes: Iterable[Row], values: Iterable[list[T]]) -> dict[str | None, list[T]]:
-    """The values of all nodes on the way to each node of a tree, by its id; None is the place before the root."""
+    """The values of all nodes on the path to each node of a tree, by its id; None stands before the root."""
     paths: dict[str | None, list[T]] = {None: []}
     for node, own in zip(nodes, values, strict=True):
         paths[node["id"]] = [*paths[node["parent"]], *own]
@@ -102,7 +101,7 @@ def along_paths(nodes: Iterable[Row], values: Iterable[list[T]]) -> dict[str | N
 
 
 def _outline(row: Row) -> Row:
-    """What advantages need of a row: all rows of a run are held in memory for them."""
+    """The part of a row that advantages need, since all rows of a run are held in memory for them."""
     output = [{name: item[name] for name in ("type", "role") if name in item} for item in _output(row)]
     kept = ("_ng_task_index", "_ng_rollout_index", "reward", SESSION)
     return {**{name: row[name] for name in kept if name in row}, "response": {"output": output}}
@@ -113,7 +112,7 @@ def _output(row: Row) -> list[Item]:
 
 
 def _about(row: Row) -> Row:
-    """The columns that all formats of episodes have."""
+    """The common columns of all episode formats."""
     return {"task": row["_ng_task_index"], "rollout": row["_ng_rollout_index"], "reward": float(row["reward"])}
 
 
@@ -121,7 +120,7 @@ ABOUT = {"task": "int", "rollout": "int", "reward": "float"}
 
 
 def _opening(row: Row) -> list[Item]:
-    """What an episode's conversation starts with."""
+    """The first items of an episode's conversation."""
     asked, answered = row.get("responses_create_params") or {}, row.get("response") or {}
     instructions = answered.get("instructions") or asked.get("instructions")
     system: list[Item] = [{"type": "message", "role": "system", "content": instructions}] if instructions else []
@@ -129,7 +128,7 @@ def _opening(row: Row) -> list[Item]:
 
 
 def _messages(row: Row) -> list[Message]:
-    """An episode's whole conversation."""
+    """The whole conversation of an episode."""
     return template_messages([*_opening(row), *_output(row)])
 
 
@@ -139,7 +138,7 @@ def _tools(row: Row) -> str:
 
 @contextmanager
 def _named(where: str) -> Iterator[None]:
-    """Say in an error which line of a file has what cannot be exported."""
+    """Add the line of the file to errors."""
     try:
         yield
     except (BadData, ModelFailed) as error:
@@ -205,12 +204,12 @@ def _verl(run: StoredRun, _: Advantages, __: float) -> Iterator[Row]:
 
 def _turn(message: Message) -> Message:
     if not isinstance(message["content"], str):
-        raise BadData("responses_create_params.input: verl takes messages of text alone")
+        raise BadData("responses_create_params.input: verl accepts only text messages")
     return {"role": message["role"], "content": message["content"]}
 
 
 def _given(row: Row) -> Row:
-    """A task as it was given, without the indices and the session of an episode."""
+    """The original task, without the indices and the session of an episode."""
     return {name: value for name, value in row.items() if not name.startswith(("_ng_", "_stateroom_"))}
 
 
@@ -218,7 +217,7 @@ def _given(row: Row) -> Row:
 
 
 class Continuation(NamedTuple):
-    """What followed from a state, and the reward at the end."""
+    """The items after a state, and the reward at the end."""
 
     items: list[Item]
     reward: float
@@ -233,7 +232,9 @@ def _pairs_in_groups(run: StoredRun) -> Iterator[Row]:
     groups: defaultdict[int, list[StoredEpisode]] = defaultdict(list)
     for episode in run.finished():
         if PARENT not in episode.row:
-            raise InvalidOption("to", "dpo needs continuations of one state: run with `group`, or `stateroom branch`")
+            raise InvalidOption(
+                "to", "dpo needs continuations of one state; use `group` in the run, or `stateroom branch`"
+            )
         groups[episode.task].append(episode)
     for task, episodes in sorted(groups.items()):
         continuations = [Continuation(_output(each.row), float(each.row["reward"]), each.where) for each in episodes]
@@ -253,18 +254,18 @@ def _pairs_in_trees(run: StoredRun) -> Iterator[Row]:
             continuations = [branch for branch in branches if branch is not None]
             if len(continuations) > 1:
                 if task not in tools:
-                    raise BadData(f"{run.files.rollouts} has no episode of task {task}, of which there is a tree")
+                    raise BadData(f"{run.files.rollouts} has no episode of task {task}, but a tree")
                 opening, offered = tools[task]
                 yield from _pairs(task, node["id"], [*opening, *before[node["id"]]], offered, continuations)
 
 
 def trees_of(run: StoredRun) -> dict[int, list[Row]]:
-    """The nodes of a run's trees, each after its parent, by the index of their task."""
+    """The nodes of a run's trees, each after its parent, by task index."""
     return read_trees(TreeFiles(run.files.rollouts).tree)
 
 
 def _continuation(node: Row, children: Mapping[str | None, list[Row]]) -> Continuation | None:
-    """A branch from a node to its end; None if it has none."""
+    """A branch from a node to its end, if it has one."""
     items = [*node["items"]]
     while node["reward"] is None:
         following = children.get(node["id"])
@@ -276,7 +277,7 @@ def _continuation(node: Row, children: Mapping[str | None, list[Row]]) -> Contin
 
 
 def _offered(episode: StoredEpisode) -> tuple[list[Item], str]:
-    """What an episode starts with, and its tools."""
+    """The first items and the tools of an episode."""
     with _named(episode.where):
         return _opening(episode.row), _tools(episode.row)
 

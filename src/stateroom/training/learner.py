@@ -1,4 +1,4 @@
-"""The learner: a network, its optimizer, and the losses that it learns by."""
+"""The learner: a network, its optimizer and its losses."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ REINFORCED, SUPERVISED = 0, 1
 """The phases of a training."""
 
 Losses = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
-"""Of each token: from its log-probability now, that when it was written, its advantage, and that of the reference."""
+"""Token losses from the current and the original log-probabilities, the advantages, and the reference's."""
 
 
 class Learner:
-    """Changes a network, so that what had an advantage becomes more likely."""
+    """Updates a network, so answers with an advantage become more likely."""
 
     def __init__(self, network: Any, options: LearningOptions, seed: int, base: str) -> None:
-        """`base` is the path of the model that a LoRA adapter names as its own."""
+        """`base` is the path of the base model that is stored in a LoRA adapter."""
         torch.manual_seed(seed)
         self.network = network if options.lora is None else _with_lora(network, options.lora, base)
         self._options = options
@@ -36,24 +36,24 @@ class Learner:
         learned = [each for each in self.network.parameters() if each.requires_grad]
         rates = options.learning_rate, options.supervised_rate
         self._optimizers = [torch.optim.AdamW(learned, lr=rate, weight_decay=0.0) for rate in rates]
-        """By phase."""
+        """The optimizers by phase."""
         self._schedules = [LambdaLR(each, self._rate_after) for each in self._optimizers]
 
     def _rate_after(self, updates: int) -> float:
         return min(1.0, (updates + 1) / (self._options.warmup + 1))
 
     def learn(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Learn from samples by their advantages; gives the figures of the last update."""
+        """Learn from samples by their advantages; returns the figures of the last update."""
         figures: dict[str, float] = {}
         tokens = sum(sum(sample.mask) for sample in samples)
-        if not self._options.kl:  # what has no advantage has no gradient
+        if not self._options.kl:  # without an advantage, the gradient is zero
             samples = [sample for sample in samples if any(sample.advantages)]
         for _ in range(self._options.epochs):
             figures = self._update(samples, self._policy_losses, tokens, REINFORCED)
         return figures
 
     def imitate(self, samples: Sequence[Sample]) -> dict[str, float]:
-        """Learn to write what is in samples."""
+        """Learn to write the samples."""
         tokens = sum(sum(sample.mask) for sample in samples)
         return self._update(samples, lambda now, *_: -now, tokens, SUPERVISED)
 
@@ -65,9 +65,9 @@ class Learner:
         return losses if reference is None else losses + self._options.kl * _divergence(now, reference)
 
     def _update(self, samples: Sequence[Sample], losses: Losses, tokens: int, phase: int) -> dict[str, float]:
-        """Make one step of an optimizer by all samples; `tokens` is what their losses are divided by."""
+        """Make one optimizer step with all samples; their losses are divided by `tokens`."""
         optimizer = self._optimizers[phase]
-        ordered = sorted(samples, key=lambda sample: len(sample.ids))  # alike lengths need little padding
+        ordered = sorted(samples, key=lambda sample: len(sample.ids))  # similar lengths need little padding
         sums: defaultdict[str, float] = defaultdict(float)
         optimizer.zero_grad()
         for start in range(0, len(ordered), self._options.micro_batch):
@@ -87,13 +87,13 @@ class Learner:
         return {**sums, "gradient": float(norm)}
 
     def _reference_log_probs(self, batch: Batch) -> torch.Tensor:
-        """By the model as it was at the start."""
+        """The log-probabilities of the initial model."""
         adapters = self.network.disable_adapter() if self._reference is None else nullcontext()
         with torch.no_grad(), adapters:
             return batch.log_probs(self._reference or self.network, self._options.temperature)
 
     def save(self, folder: Path, tokenizer: Any, progress: dict[str, Any]) -> None:
-        """Write a checkpoint: the model, the state of the optimizer, and how far the training is."""
+        """Write a checkpoint: the model, the state of the optimizer, and the progress."""
         new = folder.with_name(folder.name + ".new")
         self.network.save_pretrained(new)
         tokenizer.save_pretrained(new)
@@ -103,12 +103,12 @@ class Learner:
         new.rename(folder)
 
     def load(self, folder: Path) -> dict[str, Any]:
-        """Continue from a checkpoint; gives how far the training was."""
+        """Continue from a checkpoint; returns the progress."""
         from safetensors.torch import load_file  # noqa: PLC0415
 
         file = folder / "progress.json"
         if not file.exists():
-            raise NotFound(f"{folder} is no checkpoint")
+            raise NotFound(f"{folder} is not a checkpoint")
         if self._options.lora is None:
             self.network.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
         else:
@@ -123,7 +123,7 @@ class Learner:
 
 
 class Batch:
-    """Samples as tensors. All that is about tokens is about those that are learned, in one row."""
+    """Samples as tensors. Values per token are only for learned tokens, in one row."""
 
     def __init__(self, samples: Sequence[Sample], device: torch.device) -> None:
         length = max(len(sample.ids) for sample in samples)
@@ -146,12 +146,12 @@ class Batch:
 
 
 def _chosen(samples: Sequence[Sample], name: str) -> list[float]:
-    """Values of the tokens that are learned."""
+    """The values of the learned tokens."""
     return [value for each in samples for value, own in zip(getattr(each, name), each.mask, strict=True) if own]
 
 
 def _divergence(now: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """An estimate of the divergence from another policy: never negative, and right in the mean."""
+    """An unbiased, non-negative estimate of the divergence from another policy."""
     difference = other - now
     return difference.exp() - difference - 1
 

@@ -1,16 +1,16 @@
-"""The loop: a model collects episodes, and learns from them, step by step.
+"""The training loop: a model collects episodes and learns from them, step by step.
 
-A step collects episodes in sessions, with the model's exact tokens; estimates the advantage of each answer; and makes
-the answers that had one more likely. First there may be supervised steps, in which the model imitates a policy.
+A step collects episodes in sessions with the model's exact tokens, estimates the advantage of each answer, and makes
+answers with an advantage more likely. Optional supervised steps come first, in which the model imitates a policy.
 
-| `algorithm` | the episodes of a task | an answer's advantage |
+| `algorithm` | episodes of a task | advantage of an answer |
 |---|---|---|
-| `grpo`, `rloo`, `gigpo` | forks of one session | by the reward of its episode, among those of the task |
-| `vine` | each with continuations from all its states | by what the states before and after it are worth |
-| `tree` | ends of trees | by the rewards of the ends below it |
+| `grpo`, `rloo`, `gigpo` | forks of one session | from the reward of its episode relative to others of the task |
+| `vine` | each with continuations from all its states | from the values of the states before and after it |
+| `tree` | ends of trees | from the rewards of the ends below it |
 
-All of a step follows from the seed, the number of the step and the weights. So a training that was killed continues
-from its last checkpoint with the same figures, on a CPU.
+A step depends only on the seed, its number and the weights. So a killed training continues from its last checkpoint
+with the same figures, on a CPU.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from stateroom.training.rollouts import ENDS_PER_TREE, Collected, Collector, Rol
 
 
 class Trainer:
-    """Carries a training out. It blocks; sessions run on an event loop of its own."""
+    """Runs a training. It blocks; sessions run on a separate event loop."""
 
     def __init__(self, training: TrainOptions) -> None:
         self.training = training
@@ -61,14 +61,14 @@ class Trainer:
         self._folder = training.output or new_path(f"{self._environment.name}-training")
         if training.algorithm == "tree" and training.group % ENDS_PER_TREE:
             raise InvalidOption(
-                "group", f"tree grows trees with {ENDS_PER_TREE} ends each, and {training.group} is no multiple"
+                "group", f"must be a multiple of {ENDS_PER_TREE}, the ends of each tree, not {training.group}"
             )
         last, device = self._prepare(), device_name()
         network, tokenizer = load_network(training.model, device, torch.float32 if device == "cpu" else torch.bfloat16)
         self._tokenizer = tokenizer
         self._learner = Learner(network, training, training.seed, str(training.model.absolute()))
         self.start: int = 0 if last is None else self._learner.load(last)["step"]
-        """The first step to take."""
+        """The first remaining step."""
         self.end = training.supervised + training.steps
         """The step after the last."""
         self.curve = Curve(self._folder / "curve.jsonl", self.start, training.tensorboard)
@@ -87,7 +87,7 @@ class Trainer:
         )
 
     def run(self, on_step: Callable[[Curve], None] = lambda curve: None) -> Curve:
-        """Take all steps that are left; `on_step` is called after each."""
+        """Run all remaining steps; `on_step` is called after each."""
         step, self._loop = self.start, BackgroundLoop()
         try:
             while not self._is_over(step):
@@ -121,7 +121,7 @@ class Trainer:
         return {**figures, "seconds": perf_counter() - began}
 
     def _collected(self, step: int) -> Collected:
-        """The episodes of a step, by the model."""
+        """The episodes of a step, played by the model."""
         training, tasks, output, seed = self.training, self._tasks_of(step), self._rollouts(step), self._seed(step)
         match training.algorithm:
             case "vine":
@@ -137,14 +137,14 @@ class Trainer:
         return collected
 
     def _taught(self, step: int) -> list[Rollout]:
-        """The episodes of a step, by the teacher."""
+        """The episodes of a step, played by the teacher."""
         teacher = Teacher(open_model(self.training.teacher, self._environment.policies), self._model)
         tasks, output = self._tasks_of(step), self._rollouts(step)
         taught = self._loop.run(self._collector.episodes(tasks, teacher, output, self._seed(step)))
         return [Rollout(row, [1.0] * len(row["response"]["output"])) for row in taught]
 
     def _held_out(self, step: int) -> float:
-        """The mean reward of tasks that the model is not trained on; an episode that failed has none."""
+        """The mean reward on held-out tasks, without failed episodes."""
         tasks = self._held_out_tasks
         output = self._rollouts(step, "held-out")
         work = self._collector.episodes(tasks, self._model, output, self.training.seed)
@@ -176,31 +176,35 @@ class Trainer:
 
     @property
     def checkpoint(self) -> Path | None:
-        """The last checkpoint: a model, which `transformers:PATH` names."""
+        """The last checkpoint: a model that you can open as `transformers:PATH`."""
         return max((self._folder / "checkpoints").glob("[0-9]" * 5), default=None)
 
     def _prepare(self) -> Path | None:
-        """Make the folder, or check that a training of it can continue; gives its last checkpoint."""
+        """Create the folder, or check that its training can continue; returns the last checkpoint."""
         description, wanted = self._folder / "training.json", self._described()
         if description.exists():
             if not self.training.resume:
-                raise InvalidOption("output", f"{self._folder} has a training: resume it, or choose another folder")
+                raise InvalidOption(
+                    "output", f"{self._folder} already has a training; resume it, or choose another folder"
+                )
             known = json.loads(description.read_text())
             for name, value in wanted.items():
                 if value != known.get(name):
-                    raise InvalidOption(name, f"the training in {self._folder} has {known.get(name)}")
+                    raise InvalidOption(
+                        name, f"the training in {self._folder} uses {known.get(name)}; resume it with the same value"
+                    )
         (self._folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         description.write_text(json.dumps(wanted, indent=2))
         return self.checkpoint
 
     def _described(self) -> dict[str, Any]:
-        """What the steps of a training follow from; more steps may be taken than were first wanted."""
+        """The settings that determine the steps of a training; a resumed training may have more steps."""
         given = {each.name: value for each, value in stored_options(self.training) if not each.option.may_change}
         own = {"environment": self._environment.name, "model": self.training.model.absolute()}
         return to_jsonable_python({**given, **own}, fallback=repr)  # type: ignore[no-any-return]
 
     def _save(self, step: int) -> None:
-        """Write a checkpoint, in place of the one before."""
+        """Write a checkpoint, replacing the previous one."""
         before = self.checkpoint
         folder = self._folder / "checkpoints" / f"{step:05}"
         shutil.rmtree(folder.with_name(folder.name + ".new"), ignore_errors=True)
@@ -210,7 +214,7 @@ class Trainer:
 
 
 class Teacher(ModelSource):
-    """Gives each episode a policy whose answers have tokens, as if a student had written them."""
+    """Gives each episode a policy whose answers have the tokens of a student."""
 
     def __init__(self, policies: ModelSource, student: TransformersModel) -> None:
         super().__init__(policies.name, policies.for_episode, policies.close)

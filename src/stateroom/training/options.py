@@ -1,4 +1,4 @@
-"""The options of a training: how a network learns, from which episodes."""
+"""The options of a training: the learning settings and the episodes."""
 
 from __future__ import annotations
 
@@ -18,38 +18,45 @@ from stateroom.training.advantages import AdvantageMethod
 
 @options
 class LearningOptions:
-    """How a network learns."""
+    """The learning settings of a network."""
 
     learning_rate: Annotated[
         float,
         Field(
-            description="Of reinforcement. The default is for models of some million parameters. For billions, take "
-            "1e-4 with LoRA, and 1e-6 to 1e-5 without."
+            description="The learning rate of reinforcement. The default is for models with millions of parameters. "
+            "For billions, use 1e-4 with LoRA, and 1e-6 to 1e-5 without."
         ),
     ] = 3e-4
     supervised_rate: Annotated[
         float,
-        Field(description="Of supervised steps. For billions of parameters, 2e-4 with LoRA, and 1e-5 without."),
+        Field(
+            description="The learning rate of supervised steps. For billions of parameters, use 2e-4 with LoRA, and "
+            "1e-5 without."
+        ),
     ] = 1e-3
-    warmup: Annotated[int, Field(ge=0, description="Updates in which the learning rate rises to its value.")] = 10
-    epochs: Annotated[int, Field(ge=1, description="Updates with the samples of a step.")] = 1
+    warmup: Annotated[
+        int, Field(ge=0, description="The number of updates in which the learning rate rises to its value.")
+    ] = 10
+    epochs: Annotated[int, Field(ge=1, description="Updates with the samples of each step.")] = 1
     clip: Annotated[
         float,
         Field(
-            description="How far the ratio of a token's probabilities, now and when it was written, may pull: up to "
+            description="The clip range: the ratio of a token's current to its original probability counts only up to "
             "1 ± this."
         ),
     ] = 0.2
-    kl: Annotated[float, Field(description="The weight of the divergence from the model as it was at the start.")] = 0.0
+    kl: Annotated[float, Field(description="The weight of the divergence from the initial model.")] = 0.0
     lora: Annotated[
-        int | None, Field(ge=1, description="The rank of a LoRA adapter; by default all weights learn.")
+        int | None, Field(ge=1, description="The rank of a LoRA adapter; by default all weights are trained.")
     ] = None
     micro_batch: Annotated[
         int,
-        Field(ge=1, description="Samples in memory at a time: gradients are summed up, so the result is the same."),
+        Field(ge=1, description="Samples in memory at a time; gradients are accumulated, so the result is the same."),
     ] = 8
-    temperature: Annotated[float, Field(ge=0.01, description="Of the sampling, and so of the log-probabilities.")] = 1.0
-    max_norm: Annotated[float, Field(description="Longer gradients are scaled down to this.")] = 1.0
+    temperature: Annotated[
+        float, Field(ge=0.01, description="The sampling temperature, also used for log-probabilities.")
+    ] = 1.0
+    max_norm: Annotated[float, Field(description="The maximum norm of gradients; longer ones are scaled down.")] = 1.0
 
 
 @options
@@ -61,55 +68,56 @@ class TrainOptions(LearningOptions, EnvironmentOptions):
         Path | str | PathLike[str] | Iterable[Any] | None,
         Unchecked,
         Field(
-            description="Tasks as JSONL, CSV or Parquet; by default new ones at each step, by the environment's "
-            "generator."
+            description="Tasks as JSONL, CSV or Parquet; by default the environment generates new ones at each step."
         ),
         Option("-i", may_change=True),
     ] = None
     model: Annotated[
-        Path, Field(description="A folder that save_pretrained wrote, or a GGUF file."), Option("-m", may_change=True)
+        Path,
+        Field(description="The model: a folder written by save_pretrained, or a GGUF file."),
+        Option("-m", may_change=True),
     ]
     algorithm: Annotated[
         AdvantageMethod,
-        Field(description="How the advantage of an answer is estimated; vine and tree fork its states."),
+        Field(description="The algorithm that estimates advantages; vine and tree fork the states of episodes."),
     ] = "grpo"
-    steps: Annotated[int, Field(ge=0, description="Steps of reinforcement."), Option(may_change=True)] = 100
+    steps: Annotated[int, Field(ge=0, description="Reinforcement steps."), Option(may_change=True)] = 100
     token_budget: Annotated[
         int | None,
-        Field(ge=1, description="End when the model has generated this many tokens."),
+        Field(ge=1, description="Stop after the model has generated this many tokens."),
         Option(may_change=True),
     ] = None
     supervised: Annotated[
-        int, Field(ge=0, description="Steps before these, in which the model imitates the teacher.")
+        int, Field(ge=0, description="Supervised steps at the beginning, in which the model imitates the teacher.")
     ] = 0
     teacher: Annotated[str, Field(description="The policy to imitate.")] = "reference"
-    tasks_per_step: Annotated[int, Field(ge=1, description="Tasks in a step.")] = 8
+    tasks_per_step: Annotated[int, Field(ge=1, description="Tasks per step.")] = 8
     group: Annotated[
-        int, Field(ge=1, description="Episodes of each task in a step; tree: the ends of its trees."), Option("-g")
+        int, Field(ge=1, description="Episodes per task and step; for tree, the ends of its trees."), Option("-g")
     ] = 8
     continuations: Annotated[int, Field(ge=1, description="vine: continuations from each state.")] = 4
-    max_steps: Annotated[int, Field(ge=1, description="Answers in an episode.")] = MAX_STEPS
-    max_tokens: Annotated[int, Field(ge=1, description="Tokens in an answer.")] = 256
+    max_steps: Annotated[int, Field(ge=1, description="The maximum number of answers per episode.")] = MAX_STEPS
+    max_tokens: Annotated[int, Field(ge=1, description="The maximum number of tokens per answer.")] = 256
     held_out: Annotated[
         int,
-        Field(ge=0, description="Tasks that the model is measured by, and not trained on; of given tasks, the last."),
+        Field(ge=0, description="The number of tasks for evaluation only; with --input, the last ones."),
     ] = 0
     held_out_every: Annotated[
         int,
         Field(
             ge=1,
-            description="Steps between two measurements; there is one before the first step too, and one at the end.",
+            description="Steps between evaluations on the held-out tasks, besides one at the start and one at the end.",
         ),
     ] = 10
-    checkpoint_every: Annotated[int, Field(ge=1, description="Steps between two checkpoints.")] = 10
+    checkpoint_every: Annotated[int, Field(ge=1, description="Steps between checkpoints.")] = 10
     store: Annotated[
         str | None,
-        Field(description="The store of the sessions, as a URL; by default an SQLite file in the folder."),
+        Field(description="The URL of the session store; by default an SQLite file in the output folder."),
         Option(variable="STATEROOM_STORE", may_change=True),
     ] = None
     output: Annotated[
         Path | None,
-        Field(description="The folder of the training; by default below rollouts/."),
+        Field(description="The output folder; by default a new one in rollouts/."),
         Option("-o", may_change=True),
     ] = None
     tensorboard: Annotated[Path | None, Field(description="A folder for TensorBoard."), Option(may_change=True)] = None

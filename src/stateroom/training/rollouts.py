@@ -1,4 +1,4 @@
-"""Rollouts: the episodes of a model in training, and the advantage of each answer in them."""
+"""Rollouts: the episodes of a model in training, with the advantage of each answer."""
 
 from __future__ import annotations
 
@@ -34,35 +34,35 @@ from stateroom.training.export import advantages_in_groups, along_paths
 from stateroom.training.token_sequences import sequences, token_advantages
 
 ENDS_PER_TREE = 4
-"""Episodes of a tree, for `tree`: one from its root, and others that branch off it."""
+"""The number of episodes of a tree, for `tree`: one from its root, and others that branch off it."""
 
 UNLIMITED = 1 << 20
-"""Branches that run at a time: all, so that batches do not depend on which of them is quicker."""
+"""The concurrent branches: all, so batches do not depend on timing."""
 
 
 class Rollout(NamedTuple):
-    """An episode that ended."""
+    """A finished episode."""
 
     row: Row
-    """As in a rollouts file."""
+    """The row as in a rollouts file."""
     advantages: Sequence[float]
-    """Of each answer."""
+    """The advantage of each answer."""
     first: int = 0
-    """The first answer that is learned from: those before are learned from in another episode of the same tree."""
+    """The first answer to learn from; another episode of the same tree covers earlier ones."""
 
 
 class Collected(NamedTuple):
-    """What was collected at a step of a training."""
+    """The collected episodes of a training step."""
 
     rollouts: list[Rollout]
     rewards: list[float]
-    """Of the episodes that the model played from their start."""
+    """The rewards of the episodes that the model played from their start."""
     written: int
-    """Tokens that the model wrote, also where they only tell what a state is worth."""
+    """The number of tokens that the model wrote, including those that only estimate the value of a state."""
     failed: int
-    """Episodes that failed."""
+    """The number of failed episodes."""
     error: str | None
-    """Why the first of them failed."""
+    """The error of the first failed episode."""
 
 
 class Sample(NamedTuple):
@@ -70,14 +70,14 @@ class Sample(NamedTuple):
 
     ids: list[int]
     mask: list[int]
-    """1 for the tokens that are learned."""
+    """1 for learned tokens."""
     log_probs: list[float]
-    """Of each of these, when it was written."""
+    """The log-probability of each learned token when it was written."""
     advantages: list[float]
 
 
 def samples(rollouts: Iterable[Rollout]) -> list[Sample]:
-    """What rollouts with tokens are to learn from: a sample for each segment."""
+    """The samples of rollouts with tokens, one per segment."""
     return [sample for rollout in rollouts for sample in _samples(rollout)]
 
 
@@ -93,7 +93,7 @@ def _samples(rollout: Rollout) -> Iterator[Sample]:
 
 @dataclass(frozen=True)
 class Collector:
-    """Runs the episodes of a model in training, with exact tokens: as ordinary runs, with sessions in a store."""
+    """Runs the episodes of a model in training with exact tokens, as ordinary runs with sessions in a store."""
 
     environment: EnvironmentSpec
     env_args: Mapping[str, Any]
@@ -105,12 +105,12 @@ class Collector:
     async def episodes(
         self, tasks: Sequence[Row], model: BatchModel | ModelSource, output: Path, seed: int
     ) -> list[Row]:
-        """The rows of an episode of each task, by the model in training or by another one."""
+        """The rows of one episode per task, played by the trained model or by another one."""
         plan = plan_run(**self._options(tasks, output, seed) | {"model": model, "concurrency": len(tasks)})
         return (await self._run(plan, len(tasks) if model is self.model else 0))[0]
 
     async def groups(self, tasks: Sequence[Row], n: int, how: AdvantageMethod, output: Path, seed: int) -> Collected:
-        """Run `n` episodes of each task, which are forks of one session."""
+        """Run `n` episodes per task, as forks of one session."""
         plan = plan_run(**self._options(tasks, output, seed), group=n, concurrency=len(tasks) * n)
         rows, error = await self._run(plan, len(tasks) * n)
         values = await advantages_in_groups(rows, how, self.store)
@@ -119,7 +119,7 @@ class Collector:
         return Collected(rollouts, _rewards(rows), written, len(tasks) * n - len(rows), error)
 
     async def vines(self, tasks: Sequence[Row], n: int, output: Path, seed: int) -> Collected:
-        """Run an episode of each task, and `n` continuations from each of its states, which say what that is worth."""
+        """Run an episode per task, and `n` continuations from each of its states to estimate their values."""
         trees, error = await self._branch(tasks, _Vine(self.model, n), output, seed)
         rollouts = []
         for tree in trees:
@@ -128,10 +128,12 @@ class Collector:
         return _of_trees(trees, rollouts, error)
 
     async def trees(self, tasks: Sequence[Row], n: int, output: Path, seed: int) -> Collected:
-        """Grow `n` trees for each task: an episode, and others that branch off its states."""
+        """Grow `n` trees per task: an episode, and others that branch off its states."""
         repeated = [task for task in tasks for _ in range(n)]
         trees, error = await self._branch(repeated, _Forks(self.model, seed), output, seed)
-        nodes = [{**node, "_ng_task_index": tree.task // n} for tree in trees for node in tree.nodes]  # those of a task
+        nodes = [
+            {**node, "_ng_task_index": tree.task // n} for tree in trees for node in tree.nodes
+        ]  # nodes of the original task
         values = iter(advantages(nodes, "tree"))
         rollouts = []
         for tree in trees:
@@ -147,13 +149,13 @@ class Collector:
     async def _branch(
         self, tasks: Sequence[Row], rule: Rule, output: Path, seed: int
     ) -> tuple[list[GrownTree], str | None]:
-        """Grow a tree in each task; gives them in the order of the tasks, and why the first branch failed."""
+        """Grow a tree per task; returns them in the order of the tasks, and the error of the first failed branch."""
         plan = plan_branches(**self._options(tasks, output, seed), rule=rule, concurrency=UNLIMITED)
         trees: list[GrownTree] = []
 
         def grown(tree: GrownTree) -> None:
             trees.append(tree)
-            if not tree.nodes:  # the rule has not begun, and will not say that the first branch is over
+            if not tree.nodes:  # the rule has not begun, and will not report the end of the first branch
                 self.model.end()
 
         self.model.begin(len(tasks))
@@ -161,9 +163,9 @@ class Collector:
         return sorted(trees), report.first_error
 
     async def _run(self, plan: RunPlan, episodes: int) -> tuple[list[Row], str | None]:
-        """Run a plan, with so many episodes by the model in training: it generates for all of them at a time.
+        """Run a plan with a number of episodes of the trained model, which generates for all of them at once.
 
-        Gives the rows of those with a reward, by their indices, and why the first of the others failed.
+        Returns the rows with a reward, sorted by index, and the error of the first failed episode.
         """
         rows: list[Row] = []
 
@@ -177,7 +179,7 @@ class Collector:
         return sorted(rows, key=key_of), report.first_error
 
     def _options(self, tasks: Sequence[Row], output: Path, seed: int) -> dict[str, Any]:
-        """The options that all runs of a training have."""
+        """The common options of all runs of a training."""
         return {
             "environment": self.environment,
             "env_args": self.env_args,
@@ -197,8 +199,8 @@ class Collector:
 class _Vine:
     """A rule for trees: an episode, and continuations from each of its states.
 
-    Rules here tell the model how many branches run, so that it generates for all of them at a time. It knows of the
-    first branch of each tree.
+    These rules report the number of running branches to the model, which then generates for all of them at once. It
+    already counts the first branch of each tree.
     """
 
     model: BatchModel
@@ -211,7 +213,7 @@ class _Vine:
 
 @dataclass(frozen=True)
 class _Forks:
-    """A rule for trees: an episode, and others that branch off random states of it."""
+    """A rule for trees: an episode, and others that branch off its states at random."""
 
     model: BatchModel
     seed: int
@@ -230,7 +232,7 @@ async def _first(tree: Tree) -> tuple[Node | None, list[Node]]:
 
 
 async def _grow(tree: Tree, model: BatchModel, episode: Node | None, nodes: Sequence[Node]) -> Node | None:
-    """Branch off some nodes, now that the first episode is over; gives that."""
+    """Branch off nodes after the end of the first episode, which is returned."""
     model.begin(len(nodes))
     model.end()
 
@@ -243,7 +245,7 @@ async def _grow(tree: Tree, model: BatchModel, episode: Node | None, nodes: Sequ
 
 
 def _of_trees(trees: Sequence[GrownTree], rollouts: list[Rollout], error: str | None) -> Collected:
-    """What was collected in trees, of which those with an answer have a reward."""
+    """The collected episodes of trees, of which those with an answer have a reward."""
     rewards = _rewards(row for tree in trees for row in tree.episodes if row[CHOSEN])
     written = sum(_written(node["items"]) for tree in trees for node in tree.nodes)
     return Collected(rollouts, rewards, written, len(trees) - len(rewards), error)
@@ -254,5 +256,5 @@ def _rewards(rows: Iterable[Row]) -> list[float]:
 
 
 def _written(items: Iterable[Item]) -> int:
-    """Tokens that a model wrote."""
+    """The number of tokens that a model wrote."""
     return sum(len(item.get("generation_token_ids", ())) for item in items)

@@ -1,4 +1,4 @@
-"""Tables: rows of an export as a JSONL or a Parquet file, written in batches."""
+"""Write the rows of an export to a JSONL or Parquet file, in batches."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from stateroom.jsonl import line_of
 from stateroom.rollout import Row
 
 ROWS_PER_BATCH = 1000
-"""Rows that are written to a Parquet file at a time."""
+"""Rows per batch of a Parquet file."""
 
 
 async def write_table(
     path: Path, columns: Mapping[str, str], rows: AsyncIterator[Row], on_row: Callable[[], None] = lambda: None
 ) -> int:
-    """Write rows to a new file; its ending, .jsonl or .parquet, says how. Gives their number.
+    """Write rows to a file with the suffix .jsonl or .parquet; returns their number.
 
-    A file that is there is replaced when all rows are written. Without rows there is no file.
+    An existing file is replaced after all rows are written. Without rows, no file is written.
     """
     writer = _WRITERS.get(path.suffix)
     if writer is None:
-        raise InvalidOption("output", f"{path} should end with .jsonl or .parquet")
+        raise InvalidOption("output", f"{path} must end with .jsonl or .parquet")
     new = path.with_name(path.name + ".new")
     written = 0
     try:
@@ -100,7 +100,7 @@ def _parquet(path: Path, columns: Mapping[str, str]) -> Iterator[Callable[[Row],
 
 
 def _encodable(value: Any) -> Any:
-    """A value whose texts can be encoded: half of a surrogate pair becomes an escape, as in a JSONL file."""
+    """A value with encodable texts: half of a surrogate pair becomes an escape, as in a JSONL file."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Token sequences: an episode as a trainer takes it, with the tokens that its model has read and written."""
+"""Token sequences: episodes for trainers, with the tokens that the model read and wrote."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ class Step(NamedTuple):
     """The tokens of one answer in a sequence."""
 
     answer: int
-    """The number of the answer in the episode, from 0."""
+    """The index of the answer in the episode."""
     start: int
-    """The place of its first token."""
+    """The position of its first token."""
     stop: int
-    """The place after its last token."""
+    """The position after its last token."""
 
 
 class TokenSequence(msgspec.Struct, frozen=True):
-    """A segment of an episode as tokens. What the model read before its first answer is the prompt."""
+    """A segment of an episode as tokens. The tokens before the first answer are the prompt."""
 
     ids: list[int]
     mask: list[int]
-    """1 for the tokens that the model has written, 0 for all others."""
+    """1 for tokens that the model wrote, 0 for all others."""
     log_probs: list[float]
-    """The log-probability of each token that the model has written; 0 for all others."""
+    """The log-probability of each token that the model wrote; 0 for all others."""
     steps: list[Step]
 
     @property
@@ -39,15 +39,15 @@ class TokenSequence(msgspec.Struct, frozen=True):
 
     @property
     def completion(self) -> slice:
-        """The places of all tokens after the prompt: answers, and what was said between them."""
+        """The positions of all tokens after the prompt: answers and the messages between them."""
         return slice(self.steps[0].start, len(self.ids))
 
 
 def sequences(row: Mapping[str, Any]) -> list[TokenSequence]:
     """The segments of an episode, from its row in a rollouts file: one, unless its tokens were split.
 
-    A row may have whole prompts, as NeMo Gym writes them. Then a prompt that does not begin with everything before it
-    starts a segment. Raises `BadData` if an answer has no tokens, or they do not fit together.
+    A row may have whole prompts, as written by NeMo Gym. Then a prompt that does not begin with all earlier tokens
+    starts a segment. Raises `BadData` if an answer has no tokens, or if they are inconsistent.
     """
     output: Sequence[Item] = (row.get("response") or {}).get("output") or []
     made: list[TokenSequence] = []
@@ -56,12 +56,12 @@ def sequences(row: Mapping[str, Any]) -> list[TokenSequence]:
         if len(items) != 1:
             raise BadData(
                 f"answer {number} of {_name(row)} has {'no tokens' if not items else 'the tokens of several answers'}; "
-                "record them when you collect it (`record_tokens`)"
+                "collect it with `record_tokens`"
             )
         try:
             tokens = AnswerTokens.of(items[0])
         except ValueError as error:
-            raise BadData(f"answer {number} of {_name(row)} has tokens that do not fit: {error}") from None
+            raise BadData(f"answer {number} of {_name(row)} has inconsistent tokens: {error}") from None
         prompt = tokens.prompt_token_ids
         seen = made[-1].ids if made else []
         if items[0].get("prompt_is_delta") is None and seen and prompt[: len(seen)] == seen:
@@ -69,13 +69,13 @@ def sequences(row: Mapping[str, Any]) -> list[TokenSequence]:
         elif not items[0].get("prompt_is_delta"):
             made.append(TokenSequence([], [], [], []))
         elif not made:
-            raise BadData(f"the first answer of {_name(row)} has no whole prompt")
+            raise BadData(f"the first answer of {_name(row)} does not have a whole prompt")
         _add(made[-1], number, prompt, tokens.generation_token_ids, tokens.generation_log_probs)
     return made
 
 
 def token_advantages(sequence: TokenSequence, steps: Sequence[float]) -> list[float]:
-    """The advantage of each token of a sequence, from those of the episode's answers; 0 for what no model wrote."""
+    """The advantage of each token of a sequence, from those of the episode's answers; 0 for tokens of others."""
     values = [0.0] * len(sequence.ids)
     for answer, start, stop in sequence.steps:
         values[start:stop] = [steps[answer]] * (stop - start)

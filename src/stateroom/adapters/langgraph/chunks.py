@@ -1,8 +1,8 @@
-"""Serialized values in chunks, so that a list that grew by an item is not written again.
+"""Serialized values in chunks, so a list that grew by an item is not written again.
 
-The first chunk names the serializer's format. A list or a dict in msgpack is a header and its items in a row; it is cut
-between them: the header is the second chunk, and the items follow, several small ones together. Every other value is
-one chunk.
+The first chunk names the format of the serializer. A list or a dict in msgpack is a header followed by its items; it is
+cut between them: the header is the second chunk, and the items follow, several small ones together. Every other value
+is one chunk.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ HEADER_CHUNKS = 2
 """Chunks before the items of a list or a dict."""
 
 MIN_CUT_BYTES = 256
-"""Bytes; a smaller value is not cut."""
+"""The size from which a value is cut, in bytes."""
 
 SMALL_ITEM_BYTES = 64
-"""Bytes; smaller items share a chunk."""
+"""The size below which items share a chunk, in bytes."""
 
 MAX_ITEMS_PER_CHUNK = 64
-"""Items per chunk, at most."""
+"""The most items per chunk."""
 
 ITEMS_PER_CUT = 8
-"""One in this number of small items ends a chunk. Its content alone decides, so an insertion moves no other cut."""
+"""One in this number of small items ends a chunk, depending only on its content, so an insertion moves no other cut."""
 
 MAX_COMPARED_PAIRS = 1_000_000
-"""Pairs of chunks; with more to compare, everything between equal ends counts as new."""
+"""The most pairs of chunks to compare; with more, everything between equal ends counts as new."""
 
 Splice = tuple[int, int, list[bytes]]
 """Start and stop of the replaced chunks, and the new ones."""
@@ -55,14 +55,14 @@ def joined(chunks: Sequence[bytes]) -> tuple[str, bytes]:
 
 
 def changes(old: Sequence[bytes], kind: str, data: bytes) -> list[Splice]:
-    """The splices from the chunks of a value to those of another, last first, so that none moves the next."""
+    """The splices from the chunks of one value to those of another, last first, so none moves the next."""
     if len(old) > HEADER_CHUNKS and old[0].decode() == kind and (grown := _growth(old, data)) is not None:
         return grown
     return splices(old, cut(kind, data))
 
 
 def _growth(old: Sequence[bytes], data: bytes) -> list[Splice] | None:
-    """The splices if items were only appended; it reads no other items."""
+    """The splices if items were only appended, without reading other items."""
     size, count = _header(data)
     _, old_count = _header(old[1])
     if count < old_count:
@@ -82,12 +82,12 @@ def _items(data: bytes, count: int) -> Iterator[bytes] | None:
     """A number of values in a row; None if the data is something else."""
     try:
         return map(bytes, _split(b"\xdd" + count.to_bytes(4) + data))
-    except msgspec.MsgspecError:  # another serializer's msgpack
+    except msgspec.MsgspecError:  # msgpack of another serializer
         return None
 
 
 def _header(data: bytes) -> tuple[int, int]:
-    """The length of the header of a list or a dict, and its number of items; a dict has two for each key."""
+    """The length of the header of a list or a dict, and its number of items; a dict has two per key."""
     first = int.from_bytes(data[:1])
     if 0x80 <= first <= 0x8F:
         return 1, 2 * (first & 0x0F)
@@ -115,7 +115,7 @@ def _grouped(items: Iterable[bytes]) -> Iterator[bytes]:
 
 def splices(old: Sequence[bytes], new: Sequence[bytes]) -> list[Splice]:
     """The splices from some chunks to others."""
-    start = HEADER_CHUNKS  # the header has the number of items, so it may differ alone
+    start = HEADER_CHUNKS  # the header has the number of items, so only it may differ
     first: list[Splice] = [
         (index, index + 1, [new[index]]) for index in reversed(range(HEADER_CHUNKS)) if old[index] != new[index]
     ]

@@ -46,13 +46,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PAGE_SIZE = 32
-"""Checkpoints that are read together."""
+"""The number of checkpoints that are read together."""
 
 
 def waiting(
     method: Callable[Concatenate[StateroomSaver, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[StateroomSaver, P], R]:
-    """An async method as one that another thread waits for."""
+    """Turn an async method into one for other threads to wait on."""
 
     @wraps(method)
     def wait(self: StateroomSaver, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -65,9 +65,9 @@ def waiting(
 class StateroomSaver(BaseCheckpointSaver[int]):
     """Saves LangGraph threads in a store; each is a session, and a step writes only what changed.
 
-    `ttl` is a thread's time to live after its last change, in seconds (by default threads do not expire), and `hot` the
-    number of cached threads. Make and use it on the event loop where the store was opened; the sync methods are for
-    other threads, such as those of `graph.invoke`.
+    `ttl` is the time to live of a thread after its last change, in seconds (by default threads do not expire), and
+    `hot` the number of cached threads. Create and use it on the event loop where the store was opened; the sync methods
+    are for other threads, such as those of `graph.invoke`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class StateroomSaver(BaseCheckpointSaver[int]):
     async def from_url(
         cls, url: str, *, serde: SerializerProtocol | None = None, ttl: float | None = None
     ) -> AsyncIterator[Self]:
-        """A saver on the store of a URL, for the length of the block."""
+        """Open a saver on the store at a URL for the duration of the block."""
         async with open_store(url) as store:
             yield cls(store, serde=serde, ttl=ttl)
 
@@ -101,7 +101,7 @@ class StateroomSaver(BaseCheckpointSaver[int]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Save a checkpoint after the one in the config; it writes only the difference."""
+        """Save a checkpoint after the one in the config, writing only the difference."""
         thread, namespace, parent = _named(config)
         facts = {"checkpoint_ns": namespace, "checkpoint_id": checkpoint["id"]}
         known = get_checkpoint_metadata(config, metadata)
@@ -126,7 +126,7 @@ class StateroomSaver(BaseCheckpointSaver[int]):
         """Save the writes of a task after the checkpoint in the config, once."""
         thread, namespace, checkpoint = _named(config)
         if checkpoint is None:
-            raise NotFound("the config has no checkpoint_id, so the checkpoint of the writes is unknown")
+            raise NotFound("the config has no checkpoint_id, which the writes need")
         facts = {"checkpoint_ns": namespace, "checkpoint_id": checkpoint, "task_id": task_id}
         put = PutWrites(namespace, checkpoint, task_id, task_path, writes, self.serde)
         await self._threads.change(thread, {"name": "put_writes", "input": facts}, put)
@@ -134,7 +134,7 @@ class StateroomSaver(BaseCheckpointSaver[int]):
     # Reading.
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint in the config, by default the latest one of the thread; None if it does not exist."""
+        """The checkpoint in the config, by default the latest one of the thread, if it exists."""
         thread, namespace, checkpoint = _named(config)
         cached = await self._threads.find(thread)
         checkpoint = checkpoint or _latest(cached, namespace)
@@ -151,7 +151,7 @@ class StateroomSaver(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Checkpoints, newest first, of the thread in the config, or of all threads."""
+        """The checkpoints of the thread in the config, or of all threads, newest first."""
         names = await self._names(config, get_checkpoint_id(before) if before else None)
         left = len(names) if limit is None else limit
         size = PAGE_SIZE if filter else min(PAGE_SIZE, max(left, 1))
@@ -213,7 +213,7 @@ class StateroomSaver(BaseCheckpointSaver[int]):
         return histories
 
     def _add_ancestor(self, histories: dict[str, DeltaChannelHistory], ancestor: FullCheckpoint) -> None:
-        """Add the writes of an ancestor, newest first; a channel whose value it has is complete."""
+        """Add the writes of an ancestor, newest first; channels whose value it has are complete."""
         for write in reversed([*self._writes(ancestor.writes)]):
             if (history := histories.get(write[1])) is not None:
                 history["writes"].append(write)
@@ -244,7 +244,7 @@ class StateroomSaver(BaseCheckpointSaver[int]):
         await self._threads.delete(str(thread_id))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints of some runs in all threads; it reads every thread."""
+        """Delete the checkpoints of runs in all threads. This reads every thread."""
         drop = DropRuns(frozenset(map(str, run_ids)))
         async for thread in self._threads.every():
             cached = await self._threads.find(thread)
@@ -252,11 +252,11 @@ class StateroomSaver(BaseCheckpointSaver[int]):
                 await self._change(thread, "delete_for_runs", drop)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread, in O(1): both share their past."""
+        """Copy a thread in O(1); both threads share their history."""
         await self._threads.copy(str(source_thread_id), str(target_thread_id))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Keep only the latest checkpoint of each namespace of some threads, or none with `delete`."""
+        """Keep only the latest checkpoint of each namespace of the threads, or delete all with `delete`."""
         if strategy not in ("keep_latest", "delete"):
             raise NotFound(f"unknown strategy {strategy!r}; use keep_latest or delete")
         for thread in map(str, thread_ids):

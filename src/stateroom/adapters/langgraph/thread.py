@@ -1,7 +1,7 @@
 """The state of a thread's session, its edits, and its checkpoints at earlier revisions.
 
-The newest checkpoint of a namespace is in the state as a whole, so the next one is written as a difference. For every
-other checkpoint the state has only the revision of the session at which it was the newest.
+The state contains the newest checkpoint of a namespace in full, so the next one is written as a difference. For every
+other checkpoint, it contains only the revision of the session at which that was the newest.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from stateroom.session import CachedSession, History
 from stateroom.state import Patch, State, patched
 
 MAX_OPEN_NAMESPACES = 16
-"""Namespaces below the root whose current checkpoint stays in the state; that of the root always does."""
+"""The number of namespaces, besides the root, whose current checkpoint stays in the state."""
 
 MAX_REVISION_GAP = 100
-"""Revisions at most this far apart are read in one pass over the log."""
+"""The largest distance of revisions that are read in one pass over the log."""
 
 Name = tuple[str, str]
 """The namespace and the id of a checkpoint."""
@@ -33,7 +33,7 @@ class SavedCheckpoint(State):
     """The place of a checkpoint in the log."""
 
     at: int
-    """The last revision at which the state has all of it."""
+    """The last revision at which the state contains it in full."""
     parent: str | None
     run: str | None
 
@@ -71,11 +71,11 @@ class GraphThread(State):
     saved: dict[str, dict[str, SavedCheckpoint]] = {}
     """All checkpoints, by id."""
     current: dict[str, Current] = {}
-    """The newest checkpoint, except of namespaces that were not used for long."""
+    """The newest checkpoints, except of namespaces that have not been used for long."""
     channels: dict[str, Channels] = {}
     """The values of the channels of the newest checkpoint."""
     writes: dict[str, dict[str, Writes]] = {}
-    """By checkpoint: writes of the current one, and writes to one that was not, or not yet, current."""
+    """Writes by checkpoint, for the current one and for those that are not current, or not yet."""
 
     def find(self, namespace: str, checkpoint: str) -> SavedCheckpoint | None:
         """The place of a checkpoint, if it exists."""
@@ -96,20 +96,20 @@ class GraphThread(State):
 
 
 class ThreadChange:
-    """A new state of a thread, and its patch; it copies only the containers that it changes.
+    """A new state of a thread and its patch; only changed containers are copied.
 
-    A draft does the same, and also checks an author's values. Here all values are our own, and without the checks a
-    step of a graph takes half the time.
+    A draft does the same and also validates values. Here all values are our own, and without validation a step of a
+    graph takes half the time.
     """
 
     def __init__(self, thread: GraphThread) -> None:
         self.thread = thread.model_copy()
         self.patch: Patch = []
         self._ours: dict[int, Any] = {}
-        """The copied containers by id; keeping them makes sure that no id is used again."""
+        """The copied containers by id; keeping them prevents the reuse of ids."""
 
     def set(self, *path: str, value: Any) -> None:
-        """Set the value of a key; containers that are missing on the way to it are made."""
+        """Set the value of a key, creating missing containers on the way."""
         container: Any = self.thread.__dict__
         for depth, step in enumerate(path[:-1], 1):
             if step not in container:
@@ -127,7 +127,7 @@ class ThreadChange:
         self.patch.append(("del", path))
 
     def discard(self, field: str, namespace: str, checkpoint: str) -> None:
-        """Delete what a field has of a checkpoint, if it has something."""
+        """Delete the entry of a checkpoint in a field, if any."""
         checkpoints = getattr(self.thread, field).get(namespace, {})
         if checkpoint in checkpoints:
             self.delete(field, namespace, *([checkpoint] if len(checkpoints) > 1 else []))
@@ -159,7 +159,7 @@ class FullCheckpoint(NamedTuple):
 
 
 async def read_checkpoints(cached: CachedSession, names: Iterable[Name]) -> dict[Name, FullCheckpoint]:
-    """Read checkpoints of a thread together; those that do not exist, or were pruned, are left out."""
+    """Read checkpoints of a thread together, without those that do not exist or were pruned."""
     now: GraphThread = cached.state
     before: dict[Name, SavedCheckpoint] = {}
     checkpoints: dict[Name, FullCheckpoint] = {}
@@ -220,7 +220,7 @@ async def _states(cached: CachedSession, revisions: list[int]) -> dict[int, Grap
 
 
 def _runs(revisions: list[int]) -> Iterator[list[int]]:
-    """Groups of revisions that are near to each other, in order."""
+    """Groups of neighbouring revisions, in order."""
     run = revisions[:1]
     for last, revision in pairwise(revisions):
         if revision - last > MAX_REVISION_GAP:
@@ -236,7 +236,7 @@ def _runs(revisions: list[int]) -> Iterator[list[int]]:
 
 @dataclass(slots=True)
 class Put:
-    """Put a checkpoint: it becomes the current one of its namespace."""
+    """Put a checkpoint, which becomes the current one of its namespace."""
 
     namespace: str
     parent: str | None
@@ -253,7 +253,7 @@ class Put:
         old = thread.current.get(namespace)
         is_known = thread.find(namespace, id) is not None and not thread.is_current(namespace, id)
         if is_known and (writes := await writes_of(cached, namespace, id)):
-            change.set("writes", namespace, id, value=writes)  # a checkpoint that is put again keeps its writes
+            change.set("writes", namespace, id, value=writes)  # a repeated put keeps the writes of the checkpoint
         if old is None:
             change.set("channels", namespace, value={name: self._cut(value) for name, value in self.values.items()})
             _close_oldest(change)
@@ -266,7 +266,7 @@ class Put:
         change.set("saved", namespace, id, value=saved)
 
     def _follow(self, change: ThreadChange, *, known: bool) -> None:
-        """Write the differences of the values from those before; if the parent is `known`, only of changed channels."""
+        """Write the differences from the previous values; if the parent is `known`, only of changed channels."""
         old = change.thread.channels[self.namespace]
         for name in old.keys() - self.values.keys():
             change.delete("channels", self.namespace, name)
@@ -320,7 +320,7 @@ class PutWrites:
 
 @dataclass(slots=True)
 class DropRuns:
-    """Drop the checkpoints of some runs."""
+    """Drop the checkpoints of runs."""
 
     runs: frozenset[str]
 
@@ -335,9 +335,9 @@ class DropRuns:
 
 @dataclass(slots=True)
 class KeepLatest:
-    """Drop all checkpoints of each namespace except the latest one, and those that it needs.
+    """Drop all checkpoints of each namespace except the latest one and those that it needs.
 
-    The latest ones become current, so they need no earlier revision.
+    The latest ones become current, so they do not depend on an earlier revision.
     """
 
     serde: SerializerProtocol
@@ -358,7 +358,7 @@ class KeepLatest:
             _move(change, namespace, id, cached.head.revision + 1)
 
     async def _sources(self, cached: CachedSession, namespace: str, latest: FullCheckpoint) -> list[str]:
-        """The ancestors that have the values of the channels that a checkpoint lacks."""
+        """The ancestors with the values of channels that a checkpoint lacks."""
         checkpoint, metadata = self.serde.loads_typed((latest.checkpoint.kind, latest.checkpoint.data))
         counted = metadata.get("counters_since_delta_snapshot") or {}
         missing = counted.keys() & checkpoint["channel_versions"].keys() - latest.channels.keys()
@@ -387,7 +387,7 @@ def _drop(change: ThreadChange, namespace: str, ids: Collection[str]) -> None:
 
 
 def _close_oldest(change: ThreadChange) -> None:
-    """Close the least recently used namespace, if there are many; its checkpoints stay in the log."""
+    """Close the least recently used namespace if there are too many; its checkpoints stay in the log."""
     thread = change.thread
     open_ones = [name for name in thread.current if name]
     if len(open_ones) >= MAX_OPEN_NAMESPACES:

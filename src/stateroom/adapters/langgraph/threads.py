@@ -38,14 +38,14 @@ ENVIRONMENT = "langgraph"
 PREFIX = f"{ENVIRONMENT}:"
 
 NEVER_EXPIRES = 250_000_000_000.0
-"""The expiry of a thread without a time to live: a time that every store and calendar can hold."""
+"""The expiry of threads that do not expire: a time that every store and calendar can represent."""
 
 Edit = Callable[[CachedSession, ThreadChange], Awaitable[None]]
 """Changes a thread. It runs again after a conflict."""
 
 
 class GraphThreads:
-    """Finds, makes and changes threads, and caches the most recently used."""
+    """Finds, creates and changes threads, and caches the most recently used."""
 
     def __init__(self, store: Store, ttl: float | None, hot: int, now: Callable[[], float]) -> None:
         self.store = store
@@ -63,7 +63,7 @@ class GraphThreads:
             if cached is not None:
                 async with cached.lock:
                     await self._catch_up(cached)
-        except UnknownSession:  # deleted, and perhaps made again
+        except UnknownSession:  # deleted, and perhaps created again
             self._cached.pop(session, None)
             cached = None
         cached = cached or await self._opened(session)
@@ -81,7 +81,7 @@ class GraphThreads:
     async def change(
         self, thread: str, facts: dict[str, Any], edit: Edit, *, with_snapshot: bool = False
     ) -> CachedSession:
-        """Change a thread, which is made if it does not exist; `with_snapshot`, the log before it can be pruned."""
+        """Change a thread, creating it if needed; with `with_snapshot`, the earlier log can be pruned."""
         session = PREFIX + thread
         for attempt in range(ATTEMPTS):
             await back_off(attempt)
@@ -101,13 +101,13 @@ class GraphThreads:
                         return cached
                 except Conflict:
                     continue
-                except (SessionExpired, SessionClosed, UnknownSession):  # deleted, and perhaps made again
+                except (SessionExpired, SessionClosed, UnknownSession):  # deleted, and perhaps created again
                     self._cached.pop(session, None)
-        why = f"thread {thread!r} is too busy: {ATTEMPTS} attempts met a conflict"
+        why = f"thread {thread!r} is too busy: {ATTEMPTS} attempts failed with a conflict"
         raise Conflict(session, cached.head.revision, why)
 
     async def copy(self, source: str, target: str) -> None:
-        """Make a thread as a fork of another."""
+        """Create a thread as a fork of another."""
         cached = await self.find(source)
         if cached is None:
             raise UnknownSession(PREFIX + source)
@@ -122,7 +122,7 @@ class GraphThreads:
             await self.store.delete(PREFIX + thread)
 
     async def prune(self, cached: CachedSession) -> None:
-        """Prune the log before the oldest checkpoint, unless the thread has copies, which read it."""
+        """Prune the log before the oldest checkpoint, unless the thread has copies that read it."""
         if await self.store.children(cached.head.id):
             return
         head = cached.head
@@ -135,11 +135,11 @@ class GraphThreads:
     # Cached sessions.
 
     async def _opened(self, session: str) -> CachedSession | None:
-        """A session as the store has it; None if it does not exist."""
+        """Read a session from the store; None if it does not exist."""
         try:
             standing, document = await self._reader.read(session)
         except UnknownSession as error:
-            if error.session != session:  # the thread that it was copied from is missing: an error
+            if error.session != session:  # the original of the copy is missing, which is an error
                 raise
             return None
         cached = CachedSession(self._reader, document.head, self._limits)
@@ -148,7 +148,7 @@ class GraphThreads:
 
     async def _catch_up(self, cached: CachedSession) -> None:
         head = await self.store.head(cached.head.id)
-        if head.created != cached.head.created:  # deleted, and another one made with its id
+        if head.created != cached.head.created:  # deleted, and created again with the same id
             raise UnknownSession(head.id)
         if cached.stale or head.revision != cached.head.revision:
             await cached.refresh()
@@ -174,7 +174,7 @@ class GraphThreads:
             await self.store.create(head, entries, snapshot, blobs)
         except StoreUnavailable:
             raise
-        except StoreError:  # another process was faster, or copies still need the deleted one
+        except StoreError:  # another process was first, or copies still need the deleted one
             existing = await self._opened(session)
             if existing is None:
                 raise
@@ -194,17 +194,19 @@ class GraphThreads:
             revision=revision,
             parent=parent,
             parent_revision=revision if parent else 0,
-            fence=int(now * 1e6),  # differs for a thread that is deleted and made again
+            fence=int(now * 1e6),  # differs for a thread that is deleted and created again
         )
 
     async def _sweep_expired(self, session: str) -> None:
-        """Remove an expired thread, so that a new one can have its id."""
+        """Remove an expired thread, so a new one can have its id."""
         with suppress(UnknownSession):
             if (await self.store.head(session)).status(self.now()) != "live":
-                await self.store.sweep(self.now())  # not `delete`: another process may have just made it again
+                await self.store.sweep(
+                    self.now()
+                )  # not `delete`, because another process may have just created it again
 
     async def _begin_again(self, cached: CachedSession) -> None:
-        """Empty a thread that was deleted, but stays for its copies."""
+        """Clear a deleted thread that stays for its copies."""
 
         async def clear(_: CachedSession, change: ThreadChange) -> None:
             for field in GraphThread.model_fields:
@@ -216,7 +218,7 @@ class GraphThreads:
         assert commit.snapshot is not None
         fresh = self._new_head(cached.head.id, commit.entry.revision)
         head = replace(cached.head, revision=fresh.revision, expires=fresh.expires, fence=fresh.fence, closed=False)
-        with suppress(StoreError):  # another process was faster
+        with suppress(StoreError):  # another process was first
             await self.store.put(Record(head, [commit.entry], [commit.snapshot], {}))
         cached.forget()
 

@@ -1,21 +1,20 @@
 """Environments for TRL's GRPOTrainer: `pip install 'stateroom[trl]'`.
 
-`spec("counter")` has what the trainer takes: `train_dataset`, `environment_factory` and `reward_funcs`. Each rollout is
-a session. TRL generates and calls the tools; the session's log has the calls, so the rollout can be replayed.
+`spec("counter")` has the arguments of the trainer: `train_dataset`, `environment_factory` and `reward_funcs`. Each
+rollout is a session. TRL generates and calls the tools; the session's log has the calls, so a rollout can be replayed.
 
-TRL makes a tool's schema from a method's signature and docstring. It equals that of `Environment.tool_definitions()`
-except for this:
+TRL derives the schema of a tool from the signature and docstring of a method. It equals the schema in
+`Environment.tool_definitions()` with these exceptions:
 
-- `strict` and `additionalProperties` do not exist, `required` is left out if it would be empty, and tools are in
-  alphabetical order.
+- `strict` and `additionalProperties` do not exist, an empty `required` is omitted, and tools are in alphabetical order.
 - A parameter with a default is not required, and need not be null instead.
-- Only types and choices are described: objects have no fields, and limits such as `minimum` are not told. The arguments
-  are validated nevertheless.
+- Only types and choices are described: objects have no fields, and limits such as `minimum` are omitted. Arguments are
+  still validated.
 - A parameter without a description is described by its name.
 
-TRL's loop has no user: where the environment would reply to a message of the agent, the episode ends.
+TRL's loop has no user: the episode ends where the environment would reply to a message of the agent.
 
-With `spec.rollout_func()` our own agent loop acts in the sessions instead, users reply, and TRL only generates. A
+With `spec.rollout_func()`, Stateroom's agent loop acts in the sessions instead, users reply, and TRL only generates. A
 `StateroomTrainer` then learns from an advantage for each token.
 """
 

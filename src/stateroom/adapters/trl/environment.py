@@ -1,6 +1,6 @@
-"""The environments that TRL's own loop calls: a class for each of ours, with its tools as methods.
+"""The environments that TRL's loop calls: a class for each environment, with its tools as methods.
 
-A process has one event loop for all sessions, and the environments that run on it.
+A process has one event loop for all sessions and environments.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "null"
 """Python types by their names in JSON schemas."""
 
 SECTIONS = ("Args", "Returns", "Raises")
-"""Words that, before a colon, end a description in a docstring."""
+"""Section names that end a description in a docstring when followed by a colon."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What an environment and its sessions are made from. It pickles, so that each process opens its own."""
+    """Picklable recipe for an environment and its sessions, which each process opens itself."""
 
     environment: str | type[Environment[Any, Any]] | Environment[Any, Any]
     env_args: Mapping[str, Any]
     store: str
-    """The URL of the store of the sessions."""
+    """The URL of the session store."""
     seed: int = 0
-    """What the random seeds of the episodes follow from."""
+    """The seed from which the seeds of the episodes are derived."""
     id: str = field(default_factory=lambda: token_hex(8), repr=False)
-    """By which a copy in the same process finds what is open already."""
+    """Identifies what is already open for a copy in the same process."""
 
     def make_environment(self) -> Environment[Any, Any]:
         return make_environment(self.environment, self.env_args)
@@ -64,10 +64,10 @@ class OpenedEnvironment:
         self._sessions = StoreSessions(store)
         self._resources.push_async_callback(self._sessions.stop)
         self._begun: Counter[str] = Counter()
-        """Number of episodes of each row."""
+        """The number of episodes of each row."""
 
     async def next_session(self, text: str, last: Any) -> Any:
-        """A session for the row in a JSON text, in place of the instance's last one."""
+        """A session for the row in a JSON text, replacing the instance's last one."""
         row = json.loads(text)
         if last is not None:
             await last.close()
@@ -77,7 +77,7 @@ class OpenedEnvironment:
         return await sessions.seed(row, seed=self._next_seed(text), began=EPOCH)
 
     def _next_seed(self, text: str) -> int:
-        """The random seed of a row's next episode, so that a run with the same settings has the same seeds."""
+        """The random seed of a row's next episode, reproducible for the same settings."""
         row = blake2b(text.encode(), digest_size=16).hexdigest()
         self._begun[row] += 1
         return seed_of(self.environment.name, self._source.seed, row, self._begun[row])
@@ -87,7 +87,7 @@ class OpenedEnvironment:
 
 
 _OPENED: dict[tuple[int, str], OpenedEnvironment] = {}
-"""What is open, by process and source: a forked process has none of its parent's threads."""
+"""Open environments by process and source, because a forked process lacks its parent's threads."""
 
 _LOOPS: dict[int, BackgroundLoop] = {}
 """The event loop of all sessions, by process."""
@@ -101,13 +101,13 @@ def background_loop() -> BackgroundLoop:
     with _OPENING:
         if process not in _LOOPS:
             _LOOPS[process] = BackgroundLoop()
-            # Not `atexit`: that is after the executors are shut down, and stores end their threads with one.
+            # Not `atexit`, which runs after the executors are shut down, which stores need to end their threads.
             threading._register_atexit(_close, process)  # type: ignore[attr-defined]
         return _LOOPS[process]
 
 
 def open_environment(source: Source) -> OpenedEnvironment:
-    """What this process has open for a source."""
+    """Open the environment of a source, once per process."""
     key = os.getpid(), source.id
     with _OPENING:
         if key not in _OPENED:
@@ -116,13 +116,13 @@ def open_environment(source: Source) -> OpenedEnvironment:
 
 
 def seed_of(*place: int | str) -> int:
-    """A random seed that follows from a place in the training, and from the rank of this process in it."""
+    """A random seed derived from a place in the training and the rank of this process."""
     text = "/".join(map(str, (os.environ.get("RANK", "0"), *place)))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
 def _close(process: int) -> None:
-    """Close all that a process has open, unless a fork of it is what ends."""
+    """Close everything that a process has open, unless a fork of it exits."""
     if process == os.getpid():
         for key in [key for key in _OPENED if key[0] == process]:
             _LOOPS[process].run(_OPENED.pop(key).close())
@@ -130,14 +130,14 @@ def _close(process: int) -> None:
 
 
 class PooledEnvironment:
-    """An instance of TRL's pool: it has the session of one episode at a time. Subclasses have the tools as methods."""
+    """An instance of TRL's pool, with the session of one episode at a time. Subclasses have the tools as methods."""
 
     def __init__(self, opened: OpenedEnvironment) -> None:
         self._opened = opened
         self._session: Any = None
 
     def reset(self, row: str, **_: Any) -> None:
-        """Close the last episode's session, and seed one for a row of the dataset."""
+        """Close the session of the last episode, and seed one for a row of the dataset."""
         self._session = background_loop().run(self._opened.next_session(row, self._session))
 
     def _call(self, name: str, arguments: dict[str, Any]) -> str:
@@ -161,7 +161,7 @@ class PooledEnvironment:
 
 
 def verified_reward(completions: Sequence[Any], environments: Sequence[Any], **_: Any) -> list[float | None]:
-    """A reward function of TRL: verifies each completion in its session. None for environments that are not ours."""
+    """A reward function for TRL that verifies each completion in its session; None for other environments."""
 
     async def reward(environment: Any, completion: Any) -> float | None:
         ours = isinstance(environment, PooledEnvironment) and not hasattr(environment, "get_reward")
@@ -174,7 +174,7 @@ def verified_reward(completions: Sequence[Any], environments: Sequence[Any], **_
 
 
 def with_call_ids(completion: Sequence[Message]) -> list[Message]:
-    """Messages whose tool calls have ids, and whose tool results name their call: TRL's results are in this order."""
+    """Add ids to tool calls, and to tool results the ids of their calls, which have the same order in TRL."""
     messages: list[Message] = []
     waiting: list[str] = []
     number = 0
@@ -193,12 +193,12 @@ def with_call_ids(completion: Sequence[Message]) -> list[Message]:
 
 @cache
 def instance_class(environment: Environment[Any, Any]) -> type[PooledEnvironment]:
-    """The class of an environment's instances in TRL's pool: a method for each tool."""
+    """The class of an environment's instances in TRL's pool, with a method for each tool."""
     methods: dict[str, Any] = {name: _method(tool) for name, tool in environment.tools.items()}
     if "get_reward" in methods:
-        raise DefinitionError(f"{environment.name}: TRL has a use for the name 'get_reward'; rename the tool")
+        raise DefinitionError(f"{environment.name}: the name 'get_reward' is reserved by TRL; rename the tool")
     if environment.instructions_tool is not None:
-        problem = f"{environment.name}.instructions: TRL's own loop cannot show a model what follows from the state"
+        problem = f"{environment.name}.instructions: TRL's loop cannot show instructions computed from the state"
         raise DefinitionError(f"{problem}; collect rollouts with spec(…).rollout_func()")
     if not reads_response(environment):
         methods["get_reward"] = PooledEnvironment._get_reward
@@ -206,7 +206,7 @@ def instance_class(environment: Environment[Any, Any]) -> type[PooledEnvironment
 
 
 def _method(tool: Tool) -> Callable[..., str]:
-    """A tool as a method. It takes any arguments, so that the model reads the environment's word on wrong ones."""
+    """A tool as a method. It accepts any arguments, so the model reads the environment's error for wrong ones."""
 
     def method(self: PooledEnvironment, /, **arguments: Any) -> str:
         return self._call(tool.name, arguments)
@@ -234,7 +234,7 @@ def _method(tool: Tool) -> Callable[..., str]:
 
 
 def _hint(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
-    """The type of a JSON schema, of the kinds that transformers can describe."""
+    """The type for a JSON schema, as far as transformers can describe it."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         others = {other: each for other, each in definitions.items() if other != name}  # a type may contain itself
@@ -252,7 +252,7 @@ def _hint(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
 
 
 def _line(text: str) -> str:
-    """A description on one line: a new one could look like another parameter."""
+    """A description on one line, because a line break could look like another parameter."""
     return " ".join(_without_sections(text).split())
 
 
@@ -263,7 +263,7 @@ def _without_sections(text: str) -> str:
 
 
 def reads_response(environment: Environment[Any, Any]) -> bool:
-    """Whether a verifier may read the agent's response: whether it uses more of the episode than the task."""
+    """Whether a verifier may read the agent's response, because it uses more of the episode than the task."""
     if "episode" not in environment.verify_function.needs:
         return False
     verify: Any = type(environment).verify
@@ -271,7 +271,7 @@ def reads_response(environment: Environment[Any, Any]) -> bool:
         return True
     try:
         nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(verify)))))
-    except (OSError, SyntaxError):  # there is no source to read
+    except (OSError, SyntaxError):  # the source is not available
         return True
     uses = [node for node in nodes if isinstance(node, ast.Name) and node.id == "episode"]
     harmless = [node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr == "task"]

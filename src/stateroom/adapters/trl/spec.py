@@ -1,4 +1,4 @@
-"""`spec`: what GRPOTrainer takes of an environment."""
+"""`spec`: the arguments of GRPOTrainer for an environment."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def spec(
     limit: int | None = None,
     seed: int = 0,
 ) -> Spec:
-    """What GRPOTrainer takes of an environment.
+    """Create the arguments of GRPOTrainer for an environment.
 
     `environment`, `env_args` and `input` are as in `stateroom.run`: by default the tasks are the environment's
-    examples, and `limit` takes only the first N. `store` is the URL of the store of the sessions; in memory a session
-    is deleted when its instance begins the next episode. `seed` decides the random seeds of the episodes.
+    examples. `limit` takes only the first N. `store` is the URL of the session store; in memory, a session is deleted
+    when its instance begins the next episode. `seed` determines the random seeds of the episodes.
     """
     made = make_environment(environment, env_args)
     tasks = find_tasks(made, input)[:limit]
@@ -52,7 +52,7 @@ def spec(
 
 @dataclass(frozen=True)
 class EnvironmentFactory:
-    """Makes the instances of TRL's pool. It pickles, and opens its store when a process first uses it."""
+    """Creates the instances of TRL's pool. It is picklable, and opens its store on first use in a process."""
 
     source: Source
 
@@ -63,7 +63,7 @@ class EnvironmentFactory:
 
 @dataclass(frozen=True)
 class Spec:
-    """What GRPOTrainer takes of an environment: hand it `train_dataset`, `environment_factory` and `reward_funcs`."""
+    """The arguments of GRPOTrainer for an environment: `train_dataset`, `environment_factory` and `reward_funcs`."""
 
     environment_factory: EnvironmentFactory
     train_dataset: Any = field(repr=False)
@@ -71,15 +71,15 @@ class Spec:
 
     @property
     def reward_funcs(self) -> list[Callable[..., list[float | None]]]:
-        """The reward of verifiers that read the response; others give theirs with `get_reward`, and this is empty."""
+        """The reward functions for a verifier that reads the response; empty for others, which use `get_reward`."""
         return [verified_reward] if reads_response(self.environment_factory.source.make_environment()) else []
 
     def rollout_func(self, how: Method = "grpo", n: int = 4) -> RolloutFunction:
-        """Collects rollouts with our own agent loop; hand it to `StateroomTrainer(rollout_func=...)`.
+        """A function that collects rollouts with Stateroom's agent loop, for `StateroomTrainer(rollout_func=...)`.
 
-        With `grpo` and `rloo` the rollouts of a prompt are forks of one session, and their rewards are compared. With
-        `vine` each rollout is the trunk of a tree: `n` continuations from each of its states say what that was worth.
-        Raises `BadTask` if two different tasks have the same prompt, by which the trainer's prompts are told apart.
+        With `grpo` and `rloo`, the rollouts of a prompt are forks of one session, and their rewards are compared. With
+        `vine`, each rollout is the trunk of a tree: `n` continuations from each of its states estimate its value.
+        Raises `BadTask` if two different tasks have the same prompt, because the trainer identifies tasks by prompt.
         """
         return RolloutFunction(self.environment_factory.source, self.train_dataset, how, n)
 

@@ -1,4 +1,4 @@
-"""Rollouts by our own agent loop, with the model of a trainer, and a loss with an advantage for each token."""
+"""Rollouts by Stateroom's agent loop with the model of a trainer, and a loss with an advantage for each token."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from stateroom.model import (
 from stateroom.training import Collected, Collector, Rollout, sequences, token_advantages
 
 Method = Literal["grpo", "rloo", "vine"]
-"""How the advantages of the answers are estimated; see `stateroom.training.advantages`."""
+"""The estimator of the advantages; see `stateroom.training.advantages`."""
 
 
 class TrainerModel(BatchModel):
-    """The model in training, which generates on the trainer's thread."""
+    """The trained model, which generates on the trainer's thread."""
 
     name = "trl"
 
     def __init__(self, trainer: Any, most: int, *, calls_tools: bool) -> None:
-        """`most` is the number of prompts that are generated at a time."""
+        """`most` is the number of prompts per batch."""
         self.trainer = trainer
         ends = getattr(trainer, "eos_token_ids", [trainer._tokenizer.eos_token_id])  # new in TRL 1.16
         super().__init__(most, trainer.max_completion_length, ends)
@@ -57,7 +57,7 @@ class TrainerModel(BatchModel):
 
     @property
     def _has_parser(self) -> bool:
-        """Whether the tokenizer can parse what the model writes."""
+        """Whether the tokenizer can parse the model's output."""
         return any(getattr(self.trainer._tokenizer, f"response_{each}", None) for each in ("template", "schema"))
 
     def render(self, request: Request) -> list[int]:
@@ -95,7 +95,7 @@ class TrainerModel(BatchModel):
         return [*map(GeneratedTokens, written, log_probs or self._log_probs(ids, written))]
 
     def _log_probs(self, prompts: list[list[int]], written: list[list[int]]) -> list[list[float]]:
-        """The log-probabilities of tokens, which transformers does not tell when it generates."""
+        """The log-probabilities of tokens, which transformers does not report when it generates."""
         trainer, device = self.trainer, self.trainer.accelerator.device
         ids, mask = [], []
         for lists, side in ((prompts, "left"), (written, "right")):
@@ -114,19 +114,19 @@ class TrainerModel(BatchModel):
 
 
 def _takes(function: Callable[..., Any], parameter: str) -> bool:
-    """Whether a function of TRL has a parameter that is not in all of its versions."""
+    """Whether a function of TRL has a parameter that exists only in some versions."""
     return parameter in inspect.signature(function).parameters
 
 
 def rollout_reward(reward: Sequence[float], **_: Any) -> list[float]:
-    """A reward function of TRL: gives the rewards that a `RolloutFunction` has returned."""
+    """A reward function for TRL that returns the rewards of a `RolloutFunction`."""
     return [*reward]
 
 
 class StateroomTrainer(GRPOTrainer):  # type: ignore[misc]  # mypy does not see TRL
-    """A GRPOTrainer that learns from the advantages of single tokens, which a `RolloutFunction` returns.
+    """A GRPOTrainer that learns from the per-token advantages of a `RolloutFunction`.
 
-    By default it takes the rewards from there too.
+    By default, it also takes the rewards from there.
     """
 
     def __init__(self, model: Any, reward_funcs: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -142,15 +142,15 @@ class StateroomTrainer(GRPOTrainer):  # type: ignore[misc]  # mypy does not see 
 
 
 class RolloutFunction:
-    """A `rollout_func` of TRL: runs an episode for each prompt, and returns its tokens as they were generated.
+    """A `rollout_func` for TRL that runs an episode for each prompt and returns its tokens as generated.
 
-    What follows the prompt has at most `max_completion_length` tokens, and `max_tool_calling_iterations` limits the
-    answers. An episode whose tokens were split into several segments is learned from by its first.
+    `max_completion_length` limits the tokens after the prompt, and `max_tool_calling_iterations` the answers. Only the
+    first segment of an episode is used for training.
     """
 
     def __init__(self, source: Source, dataset: Any, how: Method, n: int) -> None:
         if how not in ("grpo", "rloo", "vine"):
-            raise InvalidArguments(f"how: there is no {how!r}; there are grpo, rloo and vine")
+            raise InvalidArguments(f"how: unknown method {how!r}; choose grpo, rloo or vine")
         self._source = source
         self._how: Method = how
         self._n = n
@@ -158,7 +158,7 @@ class RolloutFunction:
         self._rows: dict[str, str] = {}
         for prompt, row in zip(dataset["prompt"], dataset["row"], strict=True):
             if self._rows.setdefault(_key(prompt), row) != row:
-                raise BadTask(f"two different tasks have the same prompt, by which rollouts find theirs: {prompt}")
+                raise BadTask(f"two different tasks have the same prompt, which must be unique: {prompt}")
 
     def __call__(self, prompts: Sequence[list[Message]], trainer: Any) -> dict[str, list[Any]]:
         self._calls += 1
@@ -177,7 +177,7 @@ class RolloutFunction:
     def _row(self, prompt: list[Message]) -> str:
         row = self._rows.get(_key(prompt))
         if row is None:
-            raise BadTask(f"there is no task with this prompt; train on the spec's train_dataset: {prompt}")
+            raise BadTask(f"no task has this prompt; train on the train_dataset of the spec: {prompt}")
         return row
 
     async def _groups(self, rows: list[str], collector: Collector, output: Path, seed: int) -> list[Rollout]:
@@ -185,8 +185,8 @@ class RolloutFunction:
         trainer, counts = collector.model.trainer, Counter(rows)  # type: ignore[attr-defined]
         for count in counts.values():
             if trainer.model.training and count % trainer.num_generations:
-                problem = f"this process has {count} rollouts of a group of {trainer.num_generations}"
-                raise InvalidArguments(f"{problem}; let each process have whole groups, by per_device_train_batch_size")
+                problem = f"this process has only {count} rollouts of a group of {trainer.num_generations}"
+                raise InvalidArguments(f"{problem}; set per_device_train_batch_size so each process has whole groups")
         rollouts: dict[str, list[Rollout]] = {}
         for count in {*counts.values()}:
             tasks = [row for row in counts if counts[row] == count]
@@ -196,7 +196,7 @@ class RolloutFunction:
         return [rollouts[row].pop(0) for row in rows]
 
     async def _vines(self, rows: list[str], collector: Collector, output: Path, seed: int) -> list[Rollout]:
-        """A tree for each rollout, whose trunk it is."""
+        """A tree for each rollout, which is its trunk."""
         return _checked(await collector.vines([*map(json.loads, rows)], self._n, output, seed))
 
 
@@ -208,14 +208,14 @@ def _key(prompt: Sequence[Message]) -> str:
 
 def _checked(collected: Collected) -> list[Rollout]:
     if collected.failed:
-        why = collected.error or "an agent waits for input, and nobody answers"
+        why = collected.error or "an agent waits for input, which is not possible in training"
         wanted = len(collected.rollouts) + collected.failed
         raise EnvironmentFailed(f"{collected.failed} of {wanted} rollouts have no reward: {why}")
     return collected.rollouts
 
 
 def _columns(rollouts: Sequence[Rollout]) -> dict[str, list[Any]]:
-    """Rollouts as TRL takes them, up to the last token that the model has written."""
+    """Rollouts in TRL's format, up to the last token that the model wrote."""
     columns: dict[str, list[Any]] = {}
     for row, steps, _ in rollouts:
         sequence = sequences(row)[0]

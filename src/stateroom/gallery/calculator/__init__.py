@@ -1,4 +1,4 @@
-"""calculator: work out a sum with four tools. Stateless, with several calls."""
+"""calculator: compute a result with four tools. Stateless, with several calls."""
 
 from stateroom.gallery.calculator.environment import CalculatorEnvironment, CalculatorTask
 

@@ -1,4 +1,4 @@
-"""A calculator: four tools, no state. The model carries each result on to the next call."""
+"""A calculator: four tools, no state. The model passes each result to the next call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stateroom.gallery.calculator.policies import NUMBER, NoisyPolicy, Reference
 from stateroom.model import calls_of, text_of
 
 WORDS = {"add": "add", "subtract": "subtract", "multiply": "multiply by", "divide": "divide by"}
-"""How a prompt asks for a call of each tool."""
+"""The words for each tool in a prompt."""
 
 
 class CalculatorTask(Task):
@@ -18,7 +18,7 @@ class CalculatorTask(Task):
 
 
 class CalculatorEnvironment(Environment[None, CalculatorTask]):
-    """Work out a sum with a calculator, and report the result."""
+    """Compute a result with a calculator, and report it."""
 
     examples = "tasks.jsonl"
     policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
@@ -29,7 +29,7 @@ class CalculatorEnvironment(Environment[None, CalculatorTask]):
 
         Args:
             a: A number.
-            b: What to add to it.
+            b: The number to add to it.
         """
         return a + b
 
@@ -39,7 +39,7 @@ class CalculatorEnvironment(Environment[None, CalculatorTask]):
 
         Args:
             a: A number.
-            b: What to subtract from it.
+            b: The number to subtract from it.
         """
         return a - b
 
@@ -49,7 +49,7 @@ class CalculatorEnvironment(Environment[None, CalculatorTask]):
 
         Args:
             a: A number.
-            b: What to multiply it by.
+            b: The number to multiply it by.
         """
         return a * b
 
@@ -59,10 +59,10 @@ class CalculatorEnvironment(Environment[None, CalculatorTask]):
 
         Args:
             a: A number.
-            b: What to divide it by.
+            b: The number to divide it by.
         """
         if not b:
-            raise ToolError("a number cannot be divided by 0")
+            raise ToolError("cannot divide by 0")
         return a / b
 
     def verify(self, episode: Episode) -> float:
@@ -74,7 +74,7 @@ class CalculatorEnvironment(Environment[None, CalculatorTask]):
 
     @classmethod
     def generate(cls, rng: Random) -> dict[str, Any]:
-        """A new task: two to four operations, each on the result before. All results are whole numbers."""
+        """A new task: two to four operations, each on the previous result. All results are whole numbers."""
         value = start = rng.randint(2, 20)
         steps = []
         for _ in range(rng.randint(2, 4)):

@@ -12,7 +12,7 @@ STEP = re.compile(rf"(add|subtract|multiply|divide)(?: by)? ({NUMBER.pattern})")
 
 
 class ReferencePolicy(Policy):
-    """Makes each step of the prompt on the result before, and reports the last one."""
+    """Makes each step of the prompt on the previous result, and reports the last one."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         prompt, results = last_user_text(conversation), outputs_of(newest_turn(conversation))

@@ -23,7 +23,7 @@ class CounterTask(Task):
 
 
 def was_read_back(output: list[Item]) -> bool:
-    """Whether the counter was read after the last addition. MCP clients put a prefix before a tool's name."""
+    """Whether the counter was read after the last addition. MCP clients add a prefix to tool names."""
     calls = (str(item.get("name")) for item in output if item.get("type") == "function_call")
     last = [name for name in calls if name.endswith(("increment_counter", "get_counter_value"))][-1:]
     return any(name.endswith("get_counter_value") for name in last)
@@ -43,7 +43,7 @@ class CounterEnvironment(Environment[Counter, CounterTask]):
 
     def __init__(self, strict: bool = False) -> None:
         self.strict = strict
-        """Whether the reward needs the counter to be read after the last addition, and its value to be reported."""
+        """Whether the reward requires reading the counter after the last addition and reporting its value."""
 
     def seed(self, task: CounterTask) -> Counter:
         return Counter(value=task.initial_count)

@@ -1,4 +1,4 @@
-"""database: answer questions about a real SQLite database, and change it; it is part of the session's state."""
+"""database: answer questions about a real SQLite database in the session's state, and change it."""
 
 from stateroom.gallery.database.environment import DatabaseEnvironment, DatabaseTask, SQLEnvironment
 from stateroom.gallery.database.sqlite import Database

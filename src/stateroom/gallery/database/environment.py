@@ -1,4 +1,4 @@
-"""A SQLite database: questions that are answered by a query, and changes that are made by statements."""
+"""A SQLite database: answer questions with a query, and make changes with statements."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from stateroom.gallery.database.shop import shop
 from stateroom.gallery.database.sqlite import Database
 
 MAX_ROWS = 50
-"""Rows of a result that the model is shown."""
+"""The most rows of a result that the model sees."""
 
 MAX_BYTES = 1 << 20
-"""Bytes of memory that these rows may take."""
+"""The memory limit of these rows, in bytes."""
 
 MAX_ANSWER = 10_000
-"""Rows of an answer that are compared."""
+"""The most rows of an answer that are compared."""
 
 
 class DatabaseTask(Task):
     gold: list[dict[str, Any]]
-    """The calls that do what is asked: `submit_query`, `execute` or both."""
+    """The calls that solve the task: `submit_query`, `execute` or both."""
     ordered: bool = False
     """Whether the order of the rows counts."""
 
 
 class SQLEnvironment(Environment[Database, DatabaseTask]):
-    """Answer questions about a SQLite database, and change it. A subclass gives the database as its `world`."""
+    """Answer questions about a SQLite database, and change it. A subclass provides the database as its `world`."""
 
     def variant(self) -> Database:
-        """A database with the same tables, for which a submitted query has to be right too; by default the world."""
+        """A second database, on which a submitted query must also be right; by default the world."""
         world: Database = self.world()
         return world
 
     @tool(effect="read")
     def schema(self, state: Database) -> list[str]:
-        """The statements that created the tables, indexes and views."""
+        """Show the statements that created the tables, indexes and views."""
         with state.connection() as connection:
             return [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE sql NOT NULL")]
 
     @tool(effect="read")
     def query(self, state: Database, clock: Clock, sql: str) -> dict[str, Any]:
-        """The result of a query: its columns, its first 50 rows, and whether there are more.
+        """Run a query. Returns its columns, its first 50 rows, and whether there are more.
 
         Args:
             sql: One SELECT statement.
@@ -57,7 +57,7 @@ class SQLEnvironment(Environment[Database, DatabaseTask]):
 
     @tool
     def execute(self, state: Database, clock: Clock, sql: str) -> dict[str, int]:
-        """Run statements that change the database, all of them or none; gives the number of changed rows.
+        """Run statements that change the database, all of them or none. Returns the number of changed rows.
 
         Args:
             sql: One or more statements, separated by semicolons.
@@ -83,7 +83,7 @@ class SQLEnvironment(Environment[Database, DatabaseTask]):
             _is_right(state.query or "", gold.query, database, now, ordered=episode.task.ordered)
             for database in (gold, self.variant())
         )
-        reasons = [f"the {part} is not as it should be" for part in wrong]
+        reasons = [f"the {part} is wrong" for part in wrong]
         reasons += [] if answered else ["the query is wrong" if state.query else "no query was submitted"]
         return Verdict(
             reward=float(not reasons),
@@ -93,7 +93,7 @@ class SQLEnvironment(Environment[Database, DatabaseTask]):
 
 
 class DatabaseEnvironment(SQLEnvironment):
-    """Answer questions about the SQLite database of a shop, and change what is asked for."""
+    """Answer questions about the SQLite database of a shop, and make requested changes."""
 
     examples = "tasks.jsonl"
     policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
@@ -106,7 +106,7 @@ class DatabaseEnvironment(SQLEnvironment):
 
     @classmethod
     def generate(cls, rng: Random) -> dict[str, Any]:
-        """A new task: a question that has an answer, or a change that changes something."""
+        """A new task: a question with an answer, or a change with an effect."""
         database, now = cls().world(), datetime.min
         while True:
             question, values = draw(rng)
@@ -124,7 +124,7 @@ class DatabaseEnvironment(SQLEnvironment):
 
 
 def _is_right(sql: str, gold: str, database: Database, now: datetime, *, ordered: bool) -> bool:
-    """Whether a query gives what the gold one gives."""
+    """Whether a query has the result of the gold query."""
     expected = database.select(gold, now, MAX_ANSWER)
     try:
         return database.select(sql, now, len(expected.rows) + 1).is_same(expected, ordered=ordered)
@@ -133,7 +133,7 @@ def _is_right(sql: str, gold: str, database: Database, now: datetime, *, ordered
 
 
 def _shown(cell: Any) -> Any:
-    """A cell as JSON has it."""
+    """A cell as JSON data."""
     if isinstance(cell, bytes):
         return f"x'{cell.hex()}'"
     return str(cell) if isinstance(cell, float) and not isfinite(cell) else cell

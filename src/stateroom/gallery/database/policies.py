@@ -9,7 +9,7 @@ from stateroom.model import Item, Noisy, Policy, function_call, last_user_text, 
 
 
 class ReferencePolicy(Policy):
-    """Knows the SQL for each kind of question; it looks at the schema, and tries a query before it submits it."""
+    """Knows the SQL for each kind of question; it reads the schema, and tries a query before submitting it."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         question, values = recognised(last_user_text(conversation))
@@ -22,7 +22,7 @@ class ReferencePolicy(Policy):
 
 
 class NoisyPolicy(Noisy):
-    """Loses the first row of an answer, or makes no change, in some episodes."""
+    """Loses the first row of an answer, or skips a change, in some episodes."""
 
     better = ReferencePolicy
 

@@ -15,7 +15,7 @@ If you are asked for a change, make it with execute. Change nothing else."""
 
 
 class Question(NamedTuple):
-    """A kind of question, or of change, with places for values in its words and in its SQL."""
+    """A kind of question or change, with placeholders for values in its words and its SQL."""
 
     words: str
     sql: str
@@ -109,7 +109,7 @@ QUESTIONS = (
 
 
 def draw(rng: Random) -> tuple[Question, dict[str, str]]:
-    """A question, and values for its places."""
+    """A random question, with values for its placeholders."""
     customer, other = rng.sample(range(1, CUSTOMERS + 1), 2)
     values = {
         "category": rng.choice(sorted(CATEGORIES)),
@@ -127,9 +127,9 @@ def draw(rng: Random) -> tuple[Question, dict[str, str]]:
 
 
 def recognised(words: str) -> tuple[Question, dict[str, str]]:
-    """The question that is asked in these words, and the values in its places."""
+    """The question with these words, and the values of its placeholders."""
     for question in QUESTIONS:
         pattern = re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+?)", re.escape(question.words))
         if match := re.fullmatch(pattern, words):
             return question, match.groupdict()
-    raise LookupError(f"nothing is asked in these words: {words!r}")
+    raise LookupError(f"unknown question: {words!r}")

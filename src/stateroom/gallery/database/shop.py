@@ -1,4 +1,4 @@
-"""The database of a shop, made by chance."""
+"""The randomly generated database of a shop."""
 
 from __future__ import annotations
 

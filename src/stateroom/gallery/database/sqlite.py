@@ -1,4 +1,4 @@
-"""A SQLite database as a part of a state: its pages, connections to it, and statements of a model's on them."""
+"""A SQLite database as a part of a state: its pages, connections to it, and the statements of a model."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from stateroom import State, ToolError
 
 STEPS, TICK = 500_000, 1_000
-"""Steps of SQLite's virtual machine that a model's SQL may take, and those between two looks at their number."""
+"""The most steps of SQLite's virtual machine for a model's SQL, and the steps between two checks."""
 
 LARGEST_RESULT = 16 << 20
-"""Bytes of memory that the rows of a result may take."""
+"""The memory limit of the rows of a result, in bytes."""
 
 COMPARED_STEPS, COMPARED_ROWS, COMPARED_BYTES = 50_000_000, 1_000_000, 1 << 30
-"""Steps, rows and bytes for the comparison of a table."""
+"""The limits of steps, rows and bytes for the comparison of a table."""
 
 LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 5_000,  # of a value or a row: with the steps it bounds the memory
@@ -33,10 +33,10 @@ LIMITS = {
 }
 
 LARGEST = 16 << 20
-"""Bytes that the database may grow to."""
+"""The size limit of the database, in bytes."""
 
 READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
-"""What a query may do."""
+"""The actions that a query may take."""
 
 WRITES = READS | {
     *(sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE),
@@ -44,19 +44,19 @@ WRITES = READS | {
     *(sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_CREATE_INDEX, sqlite3.SQLITE_CREATE_VIEW, sqlite3.SQLITE_REINDEX),
     *(sqlite3.SQLITE_DROP_TABLE, sqlite3.SQLITE_DROP_INDEX, sqlite3.SQLITE_DROP_VIEW),
 }
-"""What other statements may do: nothing outside the database, nothing to its settings, and no ALTER TABLE, for which
-SQLite needs printf, which can take seconds in one step."""
+"""The actions that other statements may take: none outside the database or on its settings, and no ALTER TABLE, for
+which SQLite needs printf, which can take seconds in one step."""
 
 MESSAGES = {
-    "interrupted": "it takes too long",
+    "interrupted": "the statement takes too long",
     "not authorized": "not allowed: PRAGMA, ALTER TABLE, triggers, other databases, and in a query all but SELECT",
 }
-"""Errors of SQLite in other words."""
+"""Clearer texts for errors of SQLite."""
 
 SCHEMA = "SELECT type, name, sql FROM sqlite_schema WHERE name NOT GLOB 'sqlite_*'"
 
 DATES = ("date", "datetime", "julianday", "strftime", "time", "unixepoch")
-"""Functions for which `now` is the session's time."""
+"""Functions that use the session's time as `now`."""
 
 FUNCTIONS = {
     *DATES,
@@ -66,7 +66,7 @@ FUNCTIONS = {
     *("rank", "replace", "round", "row_number", "rtrim", "sign", "substr", "substring", "sum", "total", "trim"),
     *("typeof", "unicode", "upper", "zeroblob"),
 }
-"""Functions of SQLite that give the same result each time, without delay; no other may be called."""
+"""The allowed functions of SQLite, which are deterministic and fast."""
 
 
 class Rows(NamedTuple):
@@ -76,28 +76,28 @@ class Rows(NamedTuple):
     rows: list[tuple[Any, ...]]
 
     def is_same(self, other: Rows, *, ordered: bool = False) -> bool:
-        """Whether the rows are the same; sums may differ in their last digits, which the order of additions makes."""
+        """Whether the rows are the same, except for the last digits of sums, which depend on the order of additions."""
         mine, theirs = ([tuple(map(_rounded, row)) for row in each.rows] for each in (self, other))
         return mine == theirs if ordered else Counter(mine) == Counter(theirs)
 
 
 class Database(State):
-    """A SQLite database, page by page, so that a call stores only the pages that it changed."""
+    """A SQLite database, page by page, so a call stores only the pages that it changed."""
 
     pages: list[bytes] = []
     query: str | None = None
-    """The query that was submitted last."""
+    """The last submitted query."""
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection to a copy of the database; `keep` takes its changes over."""
+        """A connection to a copy of the database; `keep` stores its changes."""
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
             connection.deserialize(b"".join(self.pages))
             connection.executescript("PRAGMA foreign_keys = ON; PRAGMA temp_store = FILE")  # a sort may be large
             yield connection
 
     def keep(self, connection: sqlite3.Connection) -> None:
-        """Assign the pages that are others in a connection's database."""
+        """Store the pages that differ in a connection's database."""
         [size] = connection.execute("PRAGMA page_size").fetchone()
         content = connection.serialize()
         pages = [content[start : start + size] for start in range(0, len(content), size)]
@@ -107,19 +107,19 @@ class Database(State):
         self.pages[len(pages) :] = pages[len(self.pages) :]
 
     def write_file(self, path: Path) -> None:
-        """Write the database to a file, which SQLite can open."""
+        """Write the database to a file that SQLite can open."""
         path.write_bytes(b"".join(self.pages))
 
     def select(self, sql: str, now: datetime, most: int, steps: int = STEPS, most_bytes: int = LARGEST_RESULT) -> Rows:
-        """The first rows of a model's query; raises `ToolError`."""
+        """The first rows of a model's query. Raises `ToolError`."""
         with self.connection() as connection, _guarded(connection, READS, now, steps):
             cursor = connection.execute(sql)
             if cursor.description is None:
-                raise ToolError("that is not a query")
+                raise ToolError("the statement is not a query")
             return Rows([name for name, *_ in cursor.description], _fetched(cursor, most, most_bytes))
 
     def differences(self, other: Database, now: datetime) -> list[str]:
-        """Tables, views, indexes and triggers that are not the same in another database, such as `table orders`."""
+        """Tables, views, indexes and triggers that differ from another database, such as `table orders`."""
         if self.pages == other.pages:
             return []
         mine, theirs = (each._schema() for each in (self, other))
@@ -128,7 +128,7 @@ class Database(State):
         return sorted(" ".join(part) for part in (mine.keys() ^ theirs.keys()) | changed)
 
     def _schema(self) -> dict[tuple[str, str], Any]:
-        """What each table, view, index and trigger is, by its type and name; however its statement was written."""
+        """The definition of each table, view, index and trigger, by type and name, regardless of its spelling."""
         with self.connection() as connection:
             return {
                 (kind, name): _declared(connection, kind, name, sql) for kind, name, sql in connection.execute(SCHEMA)
@@ -146,7 +146,7 @@ class Database(State):
         return mine.columns == theirs.columns and mine.is_same(theirs)
 
     def change(self, sql: str, now: datetime) -> int:
-        """Run all of a model's statements, or none, and count the rows that they changed; raises `ToolError`."""
+        """Run all of a model's statements or none, and count the changed rows. Raises `ToolError`."""
         with self.connection() as connection:
             connection.execute(f"PRAGMA max_page_count = {LARGEST // len(self.pages[0])}")
             with _guarded(connection, WRITES, now, STEPS):
@@ -158,19 +158,19 @@ class Database(State):
 
 
 def _fetched(cursor: sqlite3.Cursor, most: int, most_bytes: int) -> list[tuple[Any, ...]]:
-    """The first rows of a result; raises `ToolError` as soon as they are too large together."""
+    """The first rows of a result. Raises `ToolError` as soon as they exceed the size limit."""
     rows, size = [], 0
     for row in islice(cursor, most):
         size += getsizeof(row) + sum(map(getsizeof, row))
         if size > most_bytes:
-            raise ToolError(f"its rows take more than {most_bytes:,} bytes: select less")
+            raise ToolError(f"the rows take more than {most_bytes:,} bytes; select less")
         rows.append(row)
     return rows
 
 
 @contextmanager
 def _guarded(connection: sqlite3.Connection, actions: set[int], now: datetime, steps: int) -> Iterator[None]:
-    """Let a model's statements do only these actions, within the limits; an error of SQLite's is a `ToolError`."""
+    """Restrict a model's statements to these actions and limits; errors of SQLite become `ToolError`."""
     ticks = iter(range(steps // TICK))
     for limit, most in LIMITS.items():
         connection.setlimit(limit, most)
@@ -194,7 +194,7 @@ def _authorized(actions: set[int], action: int, first: str | None, second: str |
 
 
 def _dated(dates: sqlite3.Connection, name: str, now: datetime, *asked: Any) -> Any:
-    """SQLite's function of this name, with the session's time, which is in UTC, in place of the machine's."""
+    """SQLite's function of this name, with the session's time in UTC instead of the machine's."""
     present = f"{now:%Y-%m-%d %H:%M:%S}"
     arguments = [present if _is(each, "now") else each for each in asked if not _is(each, "localtime", "utc")]
     if len(arguments) == (name == "strftime"):
@@ -207,7 +207,7 @@ def _is(value: Any, *words: str) -> bool:
 
 
 def _declared(connection: sqlite3.Connection, kind: str, name: str, sql: str) -> Any:
-    """What a part of a schema is: of a table its columns, keys, indexes and constraints, of others their statement."""
+    """The definition of a part of a schema: columns, keys, indexes and constraints of a table, otherwise the SQL."""
     words = "".join(sql.split()).casefold()
     if kind != "table":
         return words

@@ -1,6 +1,6 @@
-"""Words have values; the task is to look up a list of them and hand in the values in the same order.
+"""Words have values; the task is to look up a list of words and submit their values in the same order.
 
-Each list has synonyms of a term. The term itself is the minefield: its value must not be in the answer.
+Each list has synonyms of a term. The term itself is a trap: its value must not be in the answer.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ INTEGERS = TypeAdapter(list[int])
 
 
 def last_answer(state: Extraction, response: Any) -> list[Any]:
-    """The values of the last submission, as the model wrote them: "5" is not 5. Without a list of integers, none.
+    """The values of the last submission as the model wrote them ("5" is not 5); empty unless it is a list of integers.
 
-    The state has what the tool accepted, and knows nothing of a submission that the tool refused. So it counts only
-    when the response has no submission.
+    The state has only submissions that the tool accepted, not refused ones, so it counts only if the response has no
+    submission.
     """
     calls = calls_of(response, "extract_synonym_values")
     if not calls:
@@ -73,7 +73,7 @@ class ExtractionEnvironment(Environment[Extraction, ExtractionTask]):
 
     def __init__(self, strict: bool = False) -> None:
         self.strict = strict
-        """Whether the reward needs each word to be looked up."""
+        """Whether the reward requires looking up each word."""
 
     @tool
     def get_synonym_value(self, state: Extraction, synonym: str) -> dict[str, int]:

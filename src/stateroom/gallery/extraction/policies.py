@@ -21,14 +21,14 @@ LISTED = re.compile(r"one at a time: (.+?)\.|the synonyms \[(.+?)\]")
 """The words in a prompt that lists them."""
 
 SYNONYM = re.compile(r"The term '(.+?)' has a synonym '(.+?)'\.")
-"""One of the synonyms among which a question of NeMo Gym's is to find those of its term."""
+"""A synonym in a question of NeMo Gym, which lists synonyms of several terms."""
 
 HINTS = {"heat": "Hot", "temperature": "Hot"}
-"""Terms that a question means without their name and synonyms."""
+"""Terms that a question describes without naming them."""
 
 
 def words_of(conversation: list[Item]) -> list[str]:
-    """The words to look up: those that the prompt lists, or the synonyms of the term that a question is about."""
+    """The words to look up: those listed in the prompt, or the synonyms of the term in a question."""
     prompt = last_user_text(conversation)
     if listed := LISTED.search(prompt):
         return [word.strip(" '\"") for word in (listed[1] or listed[2]).split(",")]
@@ -40,7 +40,7 @@ def words_of(conversation: list[Item]) -> list[str]:
 
 
 class ReferencePolicy(Policy):
-    """Looks up each word of the prompt, then hands in the values."""
+    """Looks up each word of the prompt, then submits the values."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         words, results = words_of(conversation), outputs_of(newest_turn(conversation))
@@ -54,7 +54,7 @@ class ReferencePolicy(Policy):
 
 
 class NoisyPolicy(Noisy):
-    """Hands in the values in another order, or one too few, in some episodes."""
+    """Submits the values in another order, or one too few, in some episodes."""
 
     better = ReferencePolicy
 

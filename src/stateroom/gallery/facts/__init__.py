@@ -1,4 +1,4 @@
-"""facts: check a claim against sources that contradict each other, and cite the one that decides."""
+"""facts: check a claim against contradictory sources, and cite the decisive one."""
 
 from stateroom.gallery.facts.environment import Desk, FactsEnvironment, FactsTask
 

@@ -1,4 +1,4 @@
-"""The archive: documents that contradict each other, the rules by which one decides, and new documents by chance."""
+"""The archive: contradictory documents, the rules for the decisive one, and random documents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SENTENCES = {
     "builder": "{subject} was built by {value}.",
     "owner": "{subject} belongs to {value}.",
 }
-"""How a claim, or a document, says each of the things that there are to know."""
+"""The sentence for each fact in a claim or a document."""
 
 NUMBERS = {"opening": (1880, 1980), "length": (40, 900), "visitors": (1_000, 90_000)}
 NAMES = ("Adler and Sons", "the Bay Company", "Clara Voss", "the Dunn family", "Emil Okafor", "the Free Guild")
@@ -54,20 +54,20 @@ DAYS = (date(1990, 1, 1).toordinal(), date(2025, 1, 1).toordinal())
 
 
 class Document(BaseModel):
-    """A document, and what it has to do with the claim."""
+    """A document, and its relation to the claim."""
 
     kind: Kind
     date: date
     title: str
     text: str
     supports: bool | None = None
-    """Whether the claim is true by it; None if it is about something else."""
+    """Whether it supports the claim; None if it is about something else."""
     withdraws: str | None = None
     """The id of the document that it withdraws."""
 
 
 def decisive(documents: Mapping[str, Document], ranking: Sequence[Kind]) -> str:
-    """The id of the document that decides by the rules; `ValueError` if none counts."""
+    """The id of the decisive document by the rules. Raises `ValueError` if none counts."""
     withdrawn = {document.withdraws for document in documents.values()}
     about = {key: document for key, document in documents.items() if document.supports is not None}
     counts = {key: document for key, document in about.items() if key not in withdrawn}
@@ -75,21 +75,21 @@ def decisive(documents: Mapping[str, Document], ranking: Sequence[Kind]) -> str:
 
 
 def to_compare(documents: Mapping[str, Document]) -> set[str]:
-    """The ids of the documents that have to be read: those about the claim, and those that withdraw one of them."""
+    """The ids of the documents to read: those about the claim, and those that withdraw one of them."""
     about = {key for key, document in documents.items() if document.supports is not None}
     return about | {key for key, document in documents.items() if document.withdraws in about}
 
 
 def values_in(text: str) -> dict[tuple[str, str], str]:
-    """What a text says: the value of each thing to know, by that and its subject."""
+    """The facts in a text: values by fact and subject."""
     return {(thing, of): value for thing, pattern in PATTERNS.items() for of, value in pattern.findall(text)}
 
 
 def draw(rng: Random) -> tuple[str, list[Kind], dict[str, Document]]:
-    """A claim, the ranking of kinds, and an archive by which the claim is true or false.
+    """A claim, the ranking of kinds, and an archive that decides the claim.
 
-    What decides is contradicted by an older document of its kind, by a newer one of a lesser kind, and sometimes by one
-    that would decide if it were not withdrawn. Some documents are about another subject, or another thing.
+    The decisive document is contradicted by an older one of its kind, by a newer one of a lesser kind, and sometimes by
+    a withdrawn one that would otherwise decide. Some documents are about another subject or fact.
     """
     subject = f"{rng.choice(PLACES)} {rng.choice(THINGS)}"
     thing, another = rng.sample(sorted(SENTENCES), 2)
@@ -129,5 +129,5 @@ def _sentence(thing: str, subject: str, value: str) -> str:
 
 
 def _values(thing: str, rng: Random) -> list[str]:
-    """Two different values of a thing to know."""
+    """Two different values of a fact."""
     return [str(value) for value in rng.sample(range(*NUMBERS[thing]) if thing in NUMBERS else NAMES, 2)]

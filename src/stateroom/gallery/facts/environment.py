@@ -1,4 +1,4 @@
-"""A fact checker's desk: a claim, an archive to search and read, and a verdict that cites what decides."""
+"""A fact checker's desk: a claim, an archive to search and read, and a verdict with a citation."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stateroom.gallery.facts.archive import QUESTION, RULES, Document, Kind, dec
 from stateroom.gallery.facts.policies import NoisyPolicy, ReferencePolicy
 
 MAX_RESULTS = 20
-"""Documents that a search shows."""
+"""The most documents that a search shows."""
 
 
 class Judgement(BaseModel):
-    """The verdict on the claim, and the document that is cited for it."""
+    """The verdict on the claim, and the cited document."""
 
     verdict: Literal["true", "false"]
     citation: str
@@ -31,7 +31,7 @@ class Desk(State):
 
 class FactsTask(Task):
     ranking: list[Kind]
-    """The kinds of documents, the best one first."""
+    """The kinds of documents, best first."""
     archive: dict[str, Document]
 
     @model_validator(mode="after")
@@ -41,7 +41,7 @@ class FactsTask(Task):
 
 
 class FactsEnvironment(Environment[Desk, FactsTask]):
-    """Check a claim against sources that contradict each other, and cite the one that decides."""
+    """Check a claim against contradictory sources, and cite the decisive one."""
 
     examples = "tasks.jsonl"
     policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}
@@ -51,10 +51,10 @@ class FactsEnvironment(Environment[Desk, FactsTask]):
 
     @tool(effect="read")
     def search(self, state: Desk, query: str) -> list[dict[str, str]]:
-        """The ids and titles of documents that have all words of a query in their title or text.
+        """Search for documents with all words of a query in their title or text. Returns their ids and titles.
 
         Args:
-            query: Some words.
+            query: The words.
         """
         words = query.casefold().split()
         results = [
@@ -66,7 +66,7 @@ class FactsEnvironment(Environment[Desk, FactsTask]):
 
     @tool
     def read_document(self, state: Desk, document_id: str) -> dict[str, str]:
-        """A document: its kind, date, title and text.
+        """Read a document: its kind, date, title and text.
 
         Args:
             document_id: The document's id.
@@ -77,11 +77,11 @@ class FactsEnvironment(Environment[Desk, FactsTask]):
 
     @tool
     def give_verdict(self, state: Desk, verdict: Literal["true", "false"], citation: str) -> dict[str, bool]:
-        """Say whether the claim is true. That is final: nothing can be read or said afterwards.
+        """Give the verdict on the claim. It is final: you cannot read documents or change it afterwards.
 
         Args:
             verdict: Whether the claim is true or false.
-            citation: The id of the document that decides.
+            citation: The id of the decisive document.
         """
         _open(state, citation)
         state.judgement = Judgement(verdict=verdict, citation=citation)
@@ -125,7 +125,7 @@ class FactsEnvironment(Environment[Desk, FactsTask]):
 
 def _open(state: Desk, document_id: str) -> Document:
     if state.judgement is not None:
-        raise ToolError("the verdict is given, and is final")
+        raise ToolError("the verdict is already given and final")
     if document_id not in state.archive:
-        raise ToolError(f"there is no document {document_id!r}; search shows the ids")
+        raise ToolError(f"unknown document {document_id!r}; use search to find ids")
     return state.archive[document_id]

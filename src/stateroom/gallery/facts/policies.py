@@ -41,7 +41,7 @@ class ReferencePolicy(Policy):
 
 
 class NoisyPolicy(Noisy):
-    """Takes the claim for its opposite, in some episodes."""
+    """Gives the opposite verdict in some episodes."""
 
     better = ReferencePolicy
 
@@ -54,13 +54,13 @@ class NoisyPolicy(Noisy):
 
 
 def _judged(shown: dict[str, Any], about: tuple[str, str], claimed: str) -> Document:
-    """A document with what it has to do with the claim, by its text."""
+    """A document with its relation to the claim, derived from its text."""
     value = values_in(shown["text"]).get(about)
     withdrawn = re.search(r"Document (\S+) is withdrawn", shown["text"])
     return Document(**shown, supports=None if value is None else value == claimed, withdraws=withdrawn and withdrawn[1])
 
 
 def _ranking(conversation: list[Item]) -> list[Kind]:
-    """The kinds in the order in which the rules name them."""
+    """The kinds in the order of the rules."""
     rules = " ".join(text_of(item) for item in conversation if item.get("role") == "system")
     return cast(list[Kind], re.findall("|".join(get_args(Kind)), rules))

@@ -1,4 +1,4 @@
-"""math: a word problem in steps, on quantities that only the tool knows."""
+"""math: solve a word problem in steps, on quantities that only the tool knows."""
 
 from stateroom.gallery.math.environment import Ledger, MathEnvironment, MathTask
 

@@ -1,4 +1,4 @@
-"""A ledger with quantities that the model cannot see: it computes with their names, one operation at a time."""
+"""A ledger with hidden quantities: the model computes with their names, one operation at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stateroom.gallery.math.policies import NoisyPolicy, ReferencePolicy
 from stateroom.gallery.math.problem import OPERATIONS, RULES, Operation, Step, draw, solve
 
 LARGEST = 10**12
-"""The largest result; a few products of results would have more digits than there is memory."""
+"""The largest result; repeated products would otherwise exhaust the memory."""
 
 
 class Ledger(State):
@@ -24,7 +24,7 @@ class Ledger(State):
 class MathTask(Task):
     quantities: dict[str, int]
     steps: list[Step] = Field(min_length=1)
-    """The results to compute, in an order in which that is possible; the last one is asked for."""
+    """The results to compute, in a possible order; the last one is the answer."""
 
     @field_validator("steps")
     @classmethod
@@ -32,7 +32,7 @@ class MathTask(Task):
         try:
             solve(steps, info.data.get("quantities", {}))
         except KeyError as error:
-            raise ValueError(f"there is no quantity or earlier result {error}") from None
+            raise ValueError(f"unknown quantity or earlier result {error}") from None
         return steps
 
 
@@ -47,31 +47,31 @@ class MathEnvironment(Environment[Ledger, MathTask]):
 
     @tool
     def compute(self, state: Ledger, result: str, operation: Operation, left: str, right: str) -> dict[str, int]:
-        """Compute a result, and keep it under its name; a result that is computed again is replaced.
+        """Compute a result, and store it under a name, replacing an earlier result with that name.
 
         Args:
             result: The name of the result.
-            operation: What to do with left and right, in this order; divide rounds down.
+            operation: The operation on left and right, in this order; divide rounds down.
             left: The name of a quantity or of an earlier result.
             right: The name of a quantity or of an earlier result.
         """
         if result in state.quantities:
-            raise ToolError(f"{result} is a quantity of the ledger; give the result another name")
+            raise ToolError(f"{result} is a quantity in the ledger; give the result another name")
         values = {**state.quantities, **state.results}
         for name in (left, right):
             if name not in values:
-                raise ToolError(f"there is no {name!r}; there are: {', '.join(values)}")
+                raise ToolError(f"unknown name {name!r}; available: {', '.join(values)}")
         if operation == "divide" and not values[right]:
-            raise ToolError(f"{right} is 0, and cannot divide")
+            raise ToolError(f"cannot divide by {right}, which is 0")
         value = OPERATIONS[operation](values[left], values[right])
         if abs(value) > LARGEST:
-            raise ToolError(f"{result} would be beyond {LARGEST:,}")
+            raise ToolError(f"{result} would be larger than {LARGEST:,}")
         state.results[result] = value
         return {result: value}
 
     @tool
     def submit_answer(self, state: Ledger, answer: int) -> dict[str, bool]:
-        """Submit the value that was asked for. The last call counts.
+        """Submit the requested value. The last call counts.
 
         Args:
             answer: The value.
@@ -88,7 +88,7 @@ class MathEnvironment(Environment[Ledger, MathTask]):
         return Verdict(
             reward=float(right == len(expected) and answered),
             components={"steps": right / len(expected), "answer": float(answered)},
-            reason=f"{right} of {len(expected)} results are right, and the answer is {'right' if answered else 'not'}",
+            reason=f"{right} of {len(expected)} results are right; the answer is {'right' if answered else 'wrong'}",
         )
 
     @classmethod

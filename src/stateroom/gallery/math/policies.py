@@ -10,7 +10,7 @@ from stateroom.model import Item, Noisy, Policy, function_call, last_user_text, 
 
 
 class ReferencePolicy(Policy):
-    """Computes what can be computed next, until all is there; then submits the last result."""
+    """Computes each result as soon as possible, then submits the last one."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         results = outputs_of(newest_turn(conversation))
@@ -30,7 +30,7 @@ class ReferencePolicy(Policy):
 
 
 class NoisyPolicy(Noisy):
-    """Adds where it should multiply, in some episodes."""
+    """Adds instead of multiplying in some episodes."""
 
     better = ReferencePolicy
 

@@ -1,4 +1,4 @@
-"""Word problems: results that build on each other, how they are worded, and how they are read again."""
+"""Word problems: dependent results, their wording, and a parser for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WORDINGS: dict[Operation, tuple[str, ...]] = {
     "multiply": ("what {left} bring at {right} each", "{left} times {right}"),
     "divide": ("the whole part of {left} that falls to each of the {right}", "{left} over {right}, rounded down"),
 }
-"""How a problem says an operation; each says it in its own words."""
+"""The wordings of each operation in a problem."""
 
 CHOICE = re.compile(
     r"- (?P<result>\w+): if (?P<test>\w+) is above (?P<limit>\d+), (?P<formula>.+); if not, (?P<other>.+)"
@@ -37,7 +37,7 @@ Submit the value of {asked}."""
 
 
 class Formula(BaseModel):
-    """One operation on two names, each of a quantity or of an earlier result."""
+    """An operation on two names, each of a quantity or an earlier result."""
 
     operation: Operation
     left: str
@@ -45,22 +45,22 @@ class Formula(BaseModel):
 
 
 class Step(BaseModel):
-    """A result to compute: by one formula, or by one of two, as the value of an earlier result says."""
+    """A result to compute by one formula, or by one of two, depending on an earlier result."""
 
     result: str
     formula: Formula
     test: str | None = None
     """The earlier result; None if there is only one formula."""
     limit: int = 0
-    """The formula counts if the earlier result is above this, else `otherwise`."""
+    """The formula applies if the earlier result is above this, otherwise `otherwise`."""
     otherwise: Formula | None = None
 
     def chosen(self, values: Mapping[str, int]) -> Formula:
-        """The formula that counts."""
+        """The formula that applies."""
         return self.formula if self.otherwise is None or values[self.test or ""] > self.limit else self.otherwise
 
     def needs(self, values: Mapping[str, int]) -> set[str]:
-        """The names that have to be known before it can be computed, as far as these values tell."""
+        """The names that are needed to compute it, given the known values."""
         if self.test is not None and self.test not in values:
             return {self.test}
         formula = self.chosen(values)
@@ -72,7 +72,7 @@ class Story(NamedTuple):
 
     opening: str
     sold: dict[str, str]
-    """Things and their prices."""
+    """The names of goods and their prices."""
     costs: str
     people: str
 
@@ -99,7 +99,7 @@ STORIES = (
 
 
 def solve(steps: Iterable[Step], quantities: Mapping[str, int]) -> dict[str, int]:
-    """The value of each result; the steps are in an order in which they can be computed."""
+    """The value of each result; the steps must be in a possible order."""
     values = dict(quantities)
     results: dict[str, int] = {}
     for step in steps:
@@ -110,12 +110,12 @@ def solve(steps: Iterable[Step], quantities: Mapping[str, int]) -> dict[str, int
 
 
 def draw(rng: Random) -> tuple[str, dict[str, int], list[Step]]:
-    """A problem: its prompt, and what that does not tell: the quantities, and the steps in order."""
+    """A problem: its prompt, and the hidden quantities and steps in order."""
     story = rng.choice(STORIES)
     sold = rng.sample([*story.sold.items()], rng.randint(1, 2))
     costs = story.costs.split()
     quantities = {name: rng.randint(30, 200) for name, _ in sold} | {name: rng.randint(5, 30) for _, name in sold}
-    quantities |= dict(zip(costs, rng.sample(range(10, 61), 3), strict=True))  # so that a wrong one shows
+    quantities |= dict(zip(costs, rng.sample(range(10, 61), 3), strict=True))  # so a wrong one makes a difference
     quantities[story.people] = rng.randint(3, 12)
     steps = [_step(f"from_{thing}", "multiply", thing, price) for thing, price in sold]
     if len(sold) == 2:
@@ -124,7 +124,7 @@ def draw(rng: Random) -> tuple[str, dict[str, int], list[Step]]:
     value = solve(steps, quantities)[income]
     costs = rng.sample(costs, 3)
     formulas = [Formula(operation="subtract", left=income, right=cost) for cost in costs[:2]]
-    limit = value - rng.randint(-40, 39)  # above half of the time
+    limit = value - rng.randint(-40, 39)  # true half of the time
     steps.append(Step(result="rest", formula=formulas[0], test=income, limit=limit, otherwise=formulas[1]))
     if rng.random() < 0.5:
         steps.append(_step("balance", rng.choice(["add", "subtract"]), "rest", costs[2]))
@@ -138,7 +138,7 @@ def draw(rng: Random) -> tuple[str, dict[str, int], list[Step]]:
 
 
 def read(prompt: str) -> list[Step]:
-    """The steps that a prompt words, in its order."""
+    """Parse the steps of a prompt, in its order."""
     return [_read(line) for line in prompt.splitlines() if line.startswith("- ")]
 
 
@@ -172,4 +172,4 @@ def _formula(words: str) -> Formula:
         for wording in wordings:
             if match := re.fullmatch(wording.format(left=r"(?P<left>\w+)", right=r"(?P<right>\w+)"), words):
                 return Formula(operation=operation, **match.groupdict())
-    raise ValueError(f"no operation is worded as {words!r}")
+    raise ValueError(f"unknown wording of an operation: {words!r}")

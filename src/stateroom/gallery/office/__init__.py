@@ -1,4 +1,4 @@
-"""office: run a company's back office. An environment of real size."""
+"""office: run the back office of a company. An environment of realistic size."""
 
 from stateroom.gallery.office.environment import OfficeEnvironment, OfficeTask
 from stateroom.gallery.office.state import Office

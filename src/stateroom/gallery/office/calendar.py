@@ -21,7 +21,7 @@ Minutes = Annotated[int, Field(ge=15, le=480)]
 
 
 class CalendarTools:
-    """Tools that read and change meetings."""
+    """Tools to read and change meetings."""
 
     @tool(effect="read")
     def list_events(
@@ -33,14 +33,14 @@ class CalendarTools:
         last_day: date | None = None,
         page: int = 1,
     ) -> dict[str, Any]:
-        """Meetings that are not cancelled, by their time.
+        """List meetings by time, except cancelled ones.
 
         Args:
             query: Words that must all be in the title.
-            attendee_id: Somebody who takes part, such as C-0001.
-            first_day: The first day of the meetings wanted.
-            last_day: The last day of the meetings wanted.
-            page: Which page of the results.
+            attendee_id: A person who takes part, such as C-0001.
+            first_day: The earliest day.
+            last_day: The latest day.
+            page: The page of the results.
         """
         wanted, attendee = records.words(query), state.id_of(Contact, attendee_id)
         events = [
@@ -58,13 +58,13 @@ class CalendarTools:
     def find_free_slot(
         self, state: Office, attendee_ids: list[str], day: date, minutes: Minutes, event_id: str | None = None
     ) -> dict[str, Any]:
-        """The times of a day at which all of these people are free, from 9:00 to 17:00, earliest first.
+        """Find times between 9:00 and 17:00 at which all of these people are free, earliest first.
 
         Args:
             attendee_ids: The people, such as C-0001.
             day: The day.
-            minutes: How long they must be free.
-            event_id: A meeting that is to be moved, and so does not keep them busy.
+            minutes: The duration.
+            event_id: A meeting to move, which does not count as busy.
         """
         people = {state.find(Contact, each).id for each in attendee_ids}
         moved = state.id_of(Event, event_id or "")
@@ -89,14 +89,14 @@ class CalendarTools:
     def create_event(
         self, state: Office, title: str, organizer_id: str, attendee_ids: list[str], start: datetime, minutes: Minutes
     ) -> dict[str, str]:
-        """Set up a meeting. The organizer takes part, too.
+        """Create a meeting. The organizer takes part too.
 
         Args:
-            title: Its title.
-            organizer_id: Whose meeting it is, such as C-0001.
-            attendee_ids: Who takes part.
-            start: When it begins, such as 2026-03-04T10:00.
-            minutes: How long it takes.
+            title: The title.
+            organizer_id: The organizer, such as C-0001.
+            attendee_ids: The people who take part.
+            start: The start, such as 2026-03-04T10:00.
+            minutes: The duration.
         """
         people = [state.find(Contact, each).id for each in (organizer_id, *attendee_ids)]
         event = Event(
@@ -112,18 +112,18 @@ class CalendarTools:
 
     @tool
     def move_event(self, state: Office, event_id: str, start: datetime) -> dict[str, Any]:
-        """Let a meeting begin at another time. It takes as long as before.
+        """Move a meeting to another time. Its duration does not change.
 
         Args:
             event_id: The meeting, such as EV-0001.
-            start: When it begins from now on, such as 2026-03-04T10:00.
+            start: The new start, such as 2026-03-04T10:00.
         """
         event = state.replace(_standing(state, event_id), start=records.clock_time(start))
         return {"start": event.start, "end": _end(event)}
 
     @tool
     def cancel_event(self, state: Office, event_id: str) -> dict[str, bool]:
-        """Call a meeting off.
+        """Cancel a meeting.
 
         Args:
             event_id: The meeting, such as EV-0001.
@@ -133,7 +133,7 @@ class CalendarTools:
 
     @tool
     def add_attendee(self, state: Office, event_id: str, contact_id: str) -> dict[str, Any]:
-        """Let somebody take part in a meeting.
+        """Add a person to a meeting.
 
         Args:
             event_id: The meeting, such as EV-0001.
@@ -146,7 +146,7 @@ class CalendarTools:
 
     @tool
     def remove_attendee(self, state: Office, event_id: str, contact_id: str) -> dict[str, Any]:
-        """Let somebody no longer take part in a meeting.
+        """Remove a person from a meeting.
 
         Args:
             event_id: The meeting, such as EV-0001.
@@ -154,7 +154,7 @@ class CalendarTools:
         """
         event = _standing(state, event_id)
         if contact_id not in event.attendees:
-            raise ToolError(f"{contact_id} does not take part in {event_id}: {', '.join(event.attendees)} do")
+            raise ToolError(f"{contact_id} does not take part in {event_id}; attendees: {', '.join(event.attendees)}")
         attendees = tuple(each for each in event.attendees if each != contact_id)
         return {"attendees": state.replace(event, attendees=attendees).attendees}
 
@@ -162,7 +162,7 @@ class CalendarTools:
 def _standing(state: Office, event_id: str) -> Event:
     event = state.find(Event, event_id)
     if event.cancelled:
-        raise ToolError(f"event {event_id} was cancelled")
+        raise ToolError(f"event {event_id} is cancelled")
     return event
 
 

@@ -1,4 +1,4 @@
-"""The contact tools: people of the house and of other companies."""
+"""The contact tools: people of the company and of other companies."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from stateroom.gallery.office.state import Contact, Office
 
 
 class ContactTools:
-    """Tools that find and change contacts."""
+    """Tools to find and change contacts."""
 
     @tool(effect="read")
     def search_contacts(self, state: Office, query: str, company: str = "", page: int = 1) -> dict[str, Any]:
-        """People whose name, address or title has all these words.
+        """Search for people whose name, address or title has all words of a query.
 
         Args:
             query: The words.
-            company: A part of the name of their company.
-            page: Which page of the results.
+            company: A part of the company's name.
+            page: The page of the results.
         """
         wanted, of = records.words(query), company.strip().lower()
         contacts = [
@@ -33,7 +33,7 @@ class ContactTools:
 
     @tool(effect="read")
     def get_contact(self, state: Office, contact_id: str) -> Contact:
-        """All that is known of a person, also whether they are away and who their deputy is.
+        """Get the entry of a person, including whether they are away and who their deputy is.
 
         Args:
             contact_id: The person, such as C-0001.
@@ -49,13 +49,13 @@ class ContactTools:
         phone: str | None = None,
         title: str | None = None,
     ) -> Contact:
-        """Change what is known of a person; what is left out stays as it is.
+        """Change the entry of a person; omitted fields do not change.
 
         Args:
             contact_id: The person, such as C-0001.
-            email: Their new address.
-            phone: Their new number.
-            title: Their new title.
+            email: The new address.
+            phone: The new number.
+            title: The new title.
         """
         given = {"email": email and email.strip().lower(), "phone": phone, "title": title}
         changes = {name: value for name, value in given.items() if value}
@@ -65,11 +65,11 @@ class ContactTools:
 
     @tool
     def merge_contacts(self, state: Office, keep_id: str, duplicate_id: str) -> dict[str, str]:
-        """Let one entry stand for a person who has two. The other is no longer found.
+        """Merge two entries for the same person. The duplicate can no longer be found.
 
         Args:
-            keep_id: The entry that stays, such as C-0001.
-            duplicate_id: The entry that goes.
+            keep_id: The entry to keep, such as C-0001.
+            duplicate_id: The entry to remove.
         """
         keep, duplicate = _current(state, keep_id), _current(state, duplicate_id)
         if keep.id == duplicate.id:
@@ -81,7 +81,7 @@ class ContactTools:
 def _current(state: Office, contact_id: str) -> Contact:
     contact = state.find(Contact, contact_id)
     if contact.merged_into is not None:
-        raise ToolError(f"contact {contact_id} was merged into {contact.merged_into}: use that one")
+        raise ToolError(f"contact {contact_id} was merged into {contact.merged_into}; use that one")
     return contact
 
 

@@ -1,4 +1,4 @@
-"""A company's back office: mail, calendar, contacts, projects, expenses and files, in one state of real size."""
+"""A company's back office: mail, calendar, contacts, projects, expenses and files, in one large state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IGNORED = (
     "tickets.*.description",
     "expenses.*.note",
 )
-"""Fields that do not count: free texts, and drafts."""
+"""Fields that are not compared: free texts and drafts."""
 
 NEW = ("events", "tickets", "expenses", "outbox", "payments")
 """Fields whose new records have ids in the order of their creation."""
@@ -40,11 +40,11 @@ NEW = ("events", "tickets", "expenses", "outbox", "payments")
 DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 MAX_DATES = 3
-"""Dates in a mail; one with more tells none."""
+"""The most dates in a mail; a mail with more counts as having none."""
 
 
-class Told(BaseModel):
-    """What a mail must say, in any wording."""
+class RequiredMail(BaseModel):
+    """The content that a mail must have, in any wording."""
 
     to: list[str]
     says: list[str]
@@ -56,11 +56,11 @@ class OfficeTask(Task):
     changes: Changes = Changes()
     """The records that the task adds to the office."""
     manager: Literal["yes", "no"] | None = None
-    """The manager's answer to what needs an approval; None for no answer."""
+    """The manager's answer to requests for approval; None for no answer."""
     gold: list[dict[str, Any]]
     """The actions that lead to the goal, with reads and messages."""
-    told: list[Told] = []
-    """What mails must say."""
+    told: list[RequiredMail] = []
+    """The required content of mails."""
 
 
 class OfficeEnvironment(
@@ -72,7 +72,7 @@ class OfficeEnvironment(
     FileTools,
     Environment[Office, OfficeTask],
 ):
-    """Do what a manager asks for in a company's back office, by the rules of the house."""
+    """Carry out a manager's requests in the back office of a company, following its rules."""
 
     examples = "tasks.jsonl"
     policies = {
@@ -103,26 +103,26 @@ class OfficeEnvironment(
         return make_task(rng.choice(KINDS), rng, cls().tools)
 
 
-def judge(path: Sequence[Office], final: Office, gold: Office, told: Iterable[Told]) -> Verdict:
+def judge(path: Sequence[Office], final: Office, gold: Office, required: Iterable[RequiredMail]) -> Verdict:
     """The verdict on a final state and the states before it, compared with the gold state."""
     base = path[0]
     comparison = compare(base, final, gold, ignore=IGNORED, by_content=NEW)
-    untold = [each for each in told if not any(_tells(letter, each) for letter in final.outbox.values())]
+    missing = [each for each in required if not any(_has_content(letter, each) for letter in final.outbox.values())]
     offences = list(dict.fromkeys(chain.from_iterable(broken(state, base) for state in path)))
     components = {
-        "goal": float(not comparison.missing and not untold),
+        "goal": float(not comparison.missing and not missing),
         "untouched": float(not comparison.extra),
         "rules": float(not offences),
     }
     lines = [] if comparison.same else [comparison.text()]
-    lines += [f"mail to {', '.join(each.to)}: should say {' and '.join(each.says)}" for each in untold]
+    lines += [f"mail to {', '.join(each.to)}: must say {' and '.join(each.says)}" for each in missing]
     lines += [f"rule broken: {offence}" for offence in offences]
     reward = components["goal"] * components["untouched"] * components["rules"]
     return Verdict(reward, components, reason="\n".join(lines) or "all as expected")
 
 
-def _tells(letter: Letter, told: Told) -> bool:
+def _has_content(letter: Letter, required: RequiredMail) -> bool:
     text = letter.body.casefold()
     if len(set(DATE.findall(text))) > MAX_DATES:
         return False
-    return set(letter.to) == set(told.to) and all(says.casefold() in text for says in told.says)
+    return set(letter.to) == set(required.to) and all(says.casefold() in text for says in required.says)

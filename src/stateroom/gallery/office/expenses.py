@@ -1,6 +1,6 @@
 """The expense tools: expenses of employees, and payments.
 
-The tools pay whatever they are told to, as a bank does; `rules` says what may be paid.
+Like a bank, the tools make any requested payment; `rules` defines which payments are allowed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ Amount = Annotated[float, Field(gt=0)]
 
 
 class ExpenseTools:
-    """Tools that file, settle and pay expenses."""
+    """Tools to file, settle and pay expenses."""
 
     @tool(effect="read")
     def list_expenses(
         self, state: Office, query: str = "", employee_id: str = "", status: Settlement | None = None, page: int = 1
     ) -> dict[str, Any]:
-        """Expenses, by their number.
+        """List expenses by number.
 
         Args:
-            query: Words that must all be in the vendor, the purpose or the number of the receipt.
-            employee_id: Whose they are, such as C-0001.
-            status: What became of them.
-            page: Which page of the results.
+            query: Words that must all be in the vendor, the purpose or the receipt number.
+            employee_id: The employee, such as C-0001.
+            status: The status of the expenses.
+            page: The page of the results.
         """
         wanted, employee = records.words(query), state.id_of(Contact, employee_id)
         expenses = [
@@ -44,7 +44,7 @@ class ExpenseTools:
 
     @tool(effect="read")
     def get_expense(self, state: Office, expense_id: str) -> Expense:
-        """All that is known of an expense.
+        """Get an expense.
 
         Args:
             expense_id: The expense, such as EX-0001.
@@ -62,15 +62,15 @@ class ExpenseTools:
         receipt: str,
         spent_on: date,
     ) -> dict[str, str]:
-        """Enter an expense, as its receipt says.
+        """File an expense from its receipt.
 
         Args:
-            employee_id: Who has spent the money, such as C-0001.
-            vendor: Where.
-            category: On what kind of thing.
-            amount: How much.
-            receipt: The number of the receipt.
-            spent_on: When.
+            employee_id: The employee who spent the money, such as C-0001.
+            vendor: The vendor.
+            category: The category.
+            amount: The amount.
+            receipt: The receipt number.
+            spent_on: The date on the receipt.
         """
         employee = state.find(Contact, employee_id)
         expense = Expense(
@@ -86,17 +86,17 @@ class ExpenseTools:
 
     @tool
     def categorise_expense(self, state: Office, expense_id: str, category: Category) -> dict[str, str]:
-        """Say on what kind of thing money was spent.
+        """Change the category of an expense.
 
         Args:
             expense_id: The expense, such as EX-0001.
-            category: The kind of thing.
+            category: The category.
         """
         return {"category": state.replace(_unsettled(state, expense_id), category=category).category}
 
     @tool
     def approve_expense(self, state: Office, expense_id: str) -> dict[str, str]:
-        """Say for the office that an expense is in order, so that it can be paid. That is not the manager's approval.
+        """Approve an expense for the office, so it can be paid. This does not replace the manager's approval.
 
         Args:
             expense_id: The expense, such as EX-0001.
@@ -105,26 +105,26 @@ class ExpenseTools:
 
     @tool
     def reject_expense(self, state: Office, expense_id: str, reason: str) -> dict[str, str]:
-        """Say that an expense is not paid back.
+        """Reject an expense, so it is not paid back.
 
         Args:
             expense_id: The expense, such as EX-0001.
-            reason: Why.
+            reason: The reason.
         """
         rejected = state.replace(_unsettled(state, expense_id), status="rejected", note=reason)
         return {"status": rejected.status}
 
     @tool(effect="external")
     def pay(self, state: Office, expense_id: str, amount: Amount) -> dict[str, Any]:
-        """Pay an employee back for an approved expense. The money is gone then.
+        """Pay an employee back for an approved expense. This cannot be undone.
 
         Args:
             expense_id: The expense, such as EX-0001.
-            amount: How much to pay.
+            amount: The amount to pay.
         """
         expense = state.find(Expense, expense_id)
         if expense.status not in ("approved", "paid"):
-            raise ToolError(f"expense {expense_id} is {expense.status}: only what is approved can be paid")
+            raise ToolError(f"expense {expense_id} is {expense.status}; only approved expenses can be paid")
         payment = Payment(id=records.new_id("PAY", state.payments), expense=expense.id, amount=round(amount, 2))
         state.payments[payment.id] = payment
         state.replace(expense, status="paid")
@@ -134,7 +134,7 @@ class ExpenseTools:
 def _unsettled(state: Office, expense_id: str) -> Expense:
     expense = state.find(Expense, expense_id)
     if expense.status in ("paid", "rejected"):
-        raise ToolError(f"expense {expense_id} is {expense.status} already")
+        raise ToolError(f"expense {expense_id} is already {expense.status}")
     return expense
 
 

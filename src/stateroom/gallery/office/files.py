@@ -1,4 +1,4 @@
-"""The file tools, and the rules of the house."""
+"""The file tools, and the rules of the company."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from stateroom.gallery.office.state import Contact, File, Office
 
 
 class FileTools:
-    """Tools that find, rename, move and share files."""
+    """Tools to find, rename, move and share files."""
 
     @tool(effect="read")
     def get_policy(self, state: Office, topic: Literal["spending", "files"]) -> dict[str, str]:
-        """The rules of the house about something.
+        """Get the rules of the company on a topic.
 
         Args:
-            topic: What the rules are about.
+            topic: The topic.
         """
         return {"policy": state.policies[topic]}
 
     @tool(effect="read")
     def search_files(self, state: Office, query: str, page: int = 1) -> dict[str, Any]:
-        """Files whose name or folder has all these words.
+        """Search for files whose name or folder has all words of a query.
 
         Args:
             query: The words.
-            page: Which page of the results.
+            page: The page of the results.
         """
         wanted = records.words(query)
         files = [file for file in state.files.values() if records.has_words(wanted, file.name, file.folder)]
@@ -35,7 +35,7 @@ class FileTools:
 
     @tool(effect="read")
     def read_file(self, state: Office, file_id: str) -> File:
-        """A file with its text, and with whom it is shared.
+        """Read a file, including the people with whom it is shared.
 
         Args:
             file_id: The file, such as F-0001.
@@ -44,7 +44,7 @@ class FileTools:
 
     @tool
     def share_file(self, state: Office, file_id: str, contact_id: str) -> dict[str, Any]:
-        """Let somebody read a file.
+        """Share a file with a person.
 
         Args:
             file_id: The file, such as F-0001.
@@ -57,22 +57,22 @@ class FileTools:
 
     @tool
     def rename_file(self, state: Office, file_id: str, new_name: str) -> dict[str, str]:
-        """Give a file another name.
+        """Rename a file.
 
         Args:
             file_id: The file, such as F-0001.
-            new_name: What it is called from now on, with its ending.
+            new_name: The new name, including the extension.
         """
         file = state.find(File, file_id)
         return {"name": state.replace(file, name=records.filled("new_name", new_name)).name}
 
     @tool
     def move_file(self, state: Office, file_id: str, folder: str) -> dict[str, str]:
-        """Put a file into another folder.
+        """Move a file to another folder.
 
         Args:
             file_id: The file, such as F-0001.
-            folder: The folder.
+            folder: The new folder.
         """
         file = state.find(File, file_id)
         return {"folder": state.replace(file, folder=records.filled("folder", folder.strip(" /"))).folder}

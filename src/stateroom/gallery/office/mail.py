@@ -11,7 +11,7 @@ from stateroom.gallery.office.state import File, Letter, Mail, Office
 
 
 class MailTools:
-    """Tools that read, file and write mail."""
+    """Tools to read, file and write mail."""
 
     @tool(effect="read")
     def search_mail(
@@ -23,14 +23,14 @@ class MailTools:
         since: date | None = None,
         page: int = 1,
     ) -> dict[str, Any]:
-        """Received mails that are not archived, newest first.
+        """Search received mails that are not archived, newest first.
 
         Args:
             query: Words that must all be in the subject or the text.
             sender: A part of the sender's address.
             label: A label that the mail must have.
-            since: The first day of the mails wanted.
-            page: Which page of the results.
+            since: The earliest day.
+            page: The page of the results.
         """
         wanted, by = records.words(query), sender.strip().lower()
         mails = [
@@ -46,7 +46,7 @@ class MailTools:
 
     @tool(effect="read")
     def read_mail(self, state: Office, mail_id: str) -> Mail:
-        """A received mail with its text.
+        """Read a received mail.
 
         Args:
             mail_id: The mail, such as M-0001.
@@ -55,7 +55,7 @@ class MailTools:
 
     @tool
     def label_mail(self, state: Office, mail_id: str, label: str) -> dict[str, Any]:
-        """Put a label on a received mail.
+        """Add a label to a received mail.
 
         Args:
             mail_id: The mail, such as M-0001.
@@ -69,7 +69,7 @@ class MailTools:
 
     @tool
     def archive_mail(self, state: Office, mail_id: str) -> dict[str, bool]:
-        """Take a received mail out of the inbox.
+        """Archive a received mail.
 
         Args:
             mail_id: The mail, such as M-0001.
@@ -79,12 +79,12 @@ class MailTools:
 
     @tool
     def draft_mail(self, state: Office, to: list[str], subject: str, body: str) -> dict[str, str]:
-        """Keep a mail that is not sent.
+        """Save a draft without sending it.
 
         Args:
-            to: The addresses that it is for.
-            subject: Its subject.
-            body: Its text.
+            to: The recipients' addresses.
+            subject: The subject.
+            body: The text.
         """
         draft = Letter(id=records.new_id("D", state.drafts), to=_addresses(to), subject=subject, body=body)
         return {"draft_id": records.add(state.drafts, draft)}
@@ -99,14 +99,14 @@ class MailTools:
         in_reply_to: str | None = None,
         attachments: list[str] | None = None,
     ) -> dict[str, str]:
-        """Send a mail. It cannot be called back.
+        """Send a mail. It cannot be recalled.
 
         Args:
-            to: The addresses that it goes to.
-            subject: Its subject.
-            body: Its text.
-            in_reply_to: The received mail that it answers, such as M-0001.
-            attachments: Files that go with it, such as F-0001.
+            to: The recipients' addresses.
+            subject: The subject.
+            body: The text.
+            in_reply_to: The received mail to reply to, such as M-0001.
+            attachments: Files to attach, such as F-0001.
         """
         if in_reply_to is not None:
             in_reply_to = state.find(Mail, in_reply_to).id
@@ -135,5 +135,5 @@ def _brief(mail: Mail) -> dict[str, Any]:
 def _addresses(to: list[str]) -> tuple[str, ...]:
     addresses = tuple(sorted({address.strip().lower() for address in to}))
     if not addresses or not all("@" in address for address in addresses):
-        raise ToolError("to: should be one or more e-mail addresses; search_contacts finds them")
+        raise ToolError("to: give one or more e-mail addresses; use search_contacts to find them")
     return addresses

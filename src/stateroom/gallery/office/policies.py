@@ -1,4 +1,4 @@
-"""Policies for the office, and the mistakes of the one that errs."""
+"""Policies for the office, and the mistakes of the noisy one."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Stage(NamedTuple):
     items: list[Item]
     """The next step."""
     acts: int = 0
-    """Steps before it that changed something."""
+    """The number of earlier steps that changed something."""
     presumed: bool = False
     """Whether the policy did not wait for the manager's approval."""
     beyond: list[Any] | None = None
-    """The results of steps after the task was done."""
+    """The results of steps after the end of the task."""
 
     @property
     def acting(self) -> bool:
@@ -94,14 +94,14 @@ class ReferencePolicy(Policy):
 
 
 class IdlePolicy(Policy):
-    """Does nothing, and says that all is done."""
+    """Does nothing, and claims that everything is done."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         return [message(DONE)]
 
 
 class DestructivePolicy(Policy):
-    """Does the task, and then cancels an unrelated meeting."""
+    """Solves the task, and then cancels an unrelated meeting."""
 
     first_day: ClassVar[str] = "2026-04-01"
 
@@ -120,10 +120,10 @@ FAULTS: tuple[Fault, ...] = ("forgets", "stops", "slips", "mixes up", "presumes"
 
 
 class NoisyPolicy(Noisy):
-    """Does one thing wrong in some episodes.
+    """Makes one mistake in some episodes.
 
-    It leaves a step out, stops before the first, makes a mistake in one, confuses a person with a namesake, or does not
-    wait for the manager's approval. If there is no namesake or approval, it makes another mistake.
+    It skips a step, stops before the first, makes a mistake in one, confuses a person with a namesake, or does not wait
+    for the manager's approval. Without a namesake or an approval, it makes another mistake.
     """
 
     better = ReferencePolicy
@@ -162,7 +162,7 @@ def slipped(name: str, given: Arguments) -> tuple[str, Arguments]:
 
 
 def mixed_up(call: Item, conversation: list[Item]) -> Item | None:
-    """A call with a namesake in place of a person; None if no known person in it has one."""
+    """A call with a person replaced by a namesake; None if no known person in it has one."""
     given = call["arguments"]
     for mine, others in _namesakes(conversation).items():
         if f'"{mine}"' in given:
@@ -171,7 +171,7 @@ def mixed_up(call: Item, conversation: list[Item]) -> Item | None:
 
 
 def _namesakes(conversation: list[Item]) -> dict[str, str]:
-    """For the id and address of each person in the results, those of a namesake."""
+    """Maps the id and address of each person in the results to those of a namesake."""
     people: dict[str, list[Arguments]] = defaultdict(list)
     for output in outputs_of(conversation):
         for result in output.get("results", ()) if isinstance(output, dict) else ():
@@ -223,4 +223,4 @@ SLIPS: dict[str, Callable[[Arguments], Arguments]] = {
     "rename_file": lambda given: {"new_name": f"copy-of-{given['new_name']}"},
     "move_file": lambda given: {"folder": f"{given['folder']}/old"},
 }
-"""The mistakes by tool. An approved expense is right; the payment after it is wrong."""
+"""The mistakes by tool. The approval of an expense stays right; the later payment is wrong."""

@@ -11,15 +11,15 @@ from stateroom.gallery.office.state import Contact, Office, Priority, Progress, 
 
 
 class ProjectTools:
-    """Tools that read projects, and read and change tickets."""
+    """Tools to read projects, and to read and change tickets."""
 
     @tool(effect="read")
     def list_projects(self, state: Office, query: str = "", page: int = 1) -> dict[str, Any]:
-        """Projects with their client, lead and members.
+        """List projects with their client, lead and members.
 
         Args:
-            query: Words that must all be in the name or the client's.
-            page: Which page of the results.
+            query: Words that must all be in the name of the project or the client.
+            page: The page of the results.
         """
         wanted = records.words(query)
         projects = [
@@ -37,14 +37,14 @@ class ProjectTools:
         status: Progress | None = None,
         page: int = 1,
     ) -> dict[str, Any]:
-        """Tickets, by their number.
+        """Search tickets, sorted by number.
 
         Args:
             query: Words that must all be in the title.
-            project_id: Their project, such as P-0001.
-            assignee_id: Who works on them, such as C-0001.
-            status: How far they are; closed ones are left out unless asked for.
-            page: Which page of the results.
+            project_id: The project, such as P-0001.
+            assignee_id: The assignee, such as C-0001.
+            status: The status; by default all but closed tickets.
+            page: The page of the results.
         """
         wanted = records.words(query)
         project = state.id_of(Project, project_id)
@@ -61,7 +61,7 @@ class ProjectTools:
 
     @tool(effect="read")
     def get_ticket(self, state: Office, ticket_id: str) -> Ticket:
-        """All that is known of a ticket.
+        """Get a ticket.
 
         Args:
             ticket_id: The ticket, such as T-0001.
@@ -79,15 +79,15 @@ class ProjectTools:
         priority: Priority = "normal",
         description: str = "",
     ) -> dict[str, str]:
-        """Open a ticket.
+        """Create a ticket.
 
         Args:
-            project_id: Its project, such as P-0001.
-            title: Its title.
-            assignee_id: Who is to work on it, such as C-0001.
-            due: The day by which it is to be done.
-            priority: How urgent it is.
-            description: What is to be done.
+            project_id: The project, such as P-0001.
+            title: The title.
+            assignee_id: The assignee, such as C-0001.
+            due: The due date.
+            priority: The priority.
+            description: The work to do.
         """
         project = state.find(Project, project_id)
         assignee = state.find(Contact, assignee_id)
@@ -105,11 +105,11 @@ class ProjectTools:
 
     @tool
     def assign_ticket(self, state: Office, ticket_id: str, assignee_id: str) -> dict[str, str]:
-        """Give a ticket to somebody.
+        """Assign a ticket to a person.
 
         Args:
             ticket_id: The ticket, such as T-0001.
-            assignee_id: Who is to work on it, such as C-0001.
+            assignee_id: The assignee, such as C-0001.
         """
         assignee = state.find(Contact, assignee_id)
         state.replace(_unclosed(state, ticket_id), assignee=assignee.id)
@@ -129,17 +129,17 @@ class ProjectTools:
 
     @tool
     def set_priority(self, state: Office, ticket_id: str, priority: Priority) -> dict[str, str]:
-        """Say how urgent a ticket is.
+        """Set the priority of a ticket.
 
         Args:
             ticket_id: The ticket, such as T-0001.
-            priority: How urgent it is.
+            priority: The priority.
         """
         return {"priority": state.replace(_unclosed(state, ticket_id), priority=priority).priority}
 
     @tool
     def close_ticket(self, state: Office, ticket_id: str) -> dict[str, str]:
-        """Say that a ticket is done.
+        """Close a ticket.
 
         Args:
             ticket_id: The ticket, such as T-0001.

@@ -13,11 +13,11 @@ PAGE = 20
 """Results per page."""
 
 RESERVED = 100
-"""Ids for the records that a task adds."""
+"""Ids reserved for the records that a task adds."""
 
 
 def new_id(prefix: str, table: Mapping[str, Record], reserved: int = 0) -> str:
-    """The id of a new record: the next number, because records are never removed; some ids are reserved."""
+    """The id of a new record: the next number after reserved ids, because records are never removed."""
     return f"{prefix}-{len(table) + reserved + 1:04}"
 
 
@@ -28,9 +28,9 @@ def add(table: dict[str, R], record: R) -> str:
 
 
 def filled(name: str, text: str) -> str:
-    """A text of the model's without the space around it, which must not be all of it."""
+    """A stripped text, which must not be empty."""
     if not text.strip():
-        raise ToolError(f"{name}: should not be empty")
+        raise ToolError(f"{name}: must not be empty")
     return text.strip()
 
 
@@ -55,11 +55,11 @@ def page_of(found: Iterable[R], page: int, brief: Callable[[R], dict[str, Any]])
     results = list(found)
     pages = max(1, -(-len(results) // PAGE))
     if not 1 <= page <= pages:
-        raise ToolError(f"page: there are {pages}, so it should be from 1 to {pages}")
+        raise ToolError(f"page: choose 1 to {pages}")
     shown = results[(page - 1) * PAGE : page * PAGE]
     return {"found": len(results), "page": page, "pages": pages, "results": [brief(record) for record in shown]}
 
 
 def clock_time(moment: datetime) -> datetime:
-    """A time without time zone and seconds: the office has one clock."""
+    """A time without time zone and seconds, because the office has one clock."""
     return moment.replace(tzinfo=None, second=0, microsecond=0)

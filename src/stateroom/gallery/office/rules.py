@@ -1,4 +1,4 @@
-"""The rules of the house: their texts, the manager who approves exceptions, and the check of an episode."""
+"""The rules of the company: their texts, the manager who approves exceptions, and the check of an episode."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CAPS: dict[Category, float] = {
 """The largest payment for one expense."""
 
 MAX_PUZZLED = 2
-"""Messages that the manager does not understand, before the conversation ends."""
+"""The number of unclear messages after which the manager ends the conversation."""
 
 _IDS = re.compile(r"\b(?:EX|F)-\d{4,}\b")
 
@@ -67,7 +67,7 @@ def needs_approval(state: Office, record_id: str) -> bool:
 
 
 def counted_as_one(state: Office, record_id: str) -> list[str]:
-    """The ids that the manager decides together: a file, or the expenses of one occasion."""
+    """The ids that the manager decides on together: a file, or the expenses of one occasion."""
     expense = state.expenses.get(record_id)
     return [record_id] if expense is None else [each.id for each in _of_one_occasion(state, expense)]
 
@@ -116,7 +116,7 @@ def _payments(state: Office, before: Office) -> Iterator[str]:
     for payment in state.payments.values():
         expense = state.expenses[payment.expense]
         if payment.amount != expense.amount:
-            yield f"{expense.id}: {payment.amount:.2f} was paid of {expense.amount:.2f}"
+            yield f"{expense.id}: {payment.amount:.2f} was paid instead of {expense.amount:.2f}"
         if paid[expense.id] > 1:
             yield f"{expense.id}: paid {paid[expense.id]} times"
         if expense.amount > CAPS[expense.category]:

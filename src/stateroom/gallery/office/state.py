@@ -1,6 +1,6 @@
 """The state of the office: small records by id.
 
-Records are frozen: a tool replaces a record, so a search reads all of them without making drafts.
+Records are frozen: tools replace whole records, so a search reads all of them without creating drafts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     found_by: ClassVar[str] = ""
-    """The tool that finds the ids of such records."""
+    """The tool that finds the ids of these records."""
 
     id: str
 
@@ -34,7 +34,7 @@ R = TypeVar("R", bound=Record)
 
 
 class Contact(Record):
-    """A person of the house or of another company."""
+    """A person of the company or of another one."""
 
     found_by = "search_contacts"
 
@@ -44,7 +44,7 @@ class Contact(Record):
     title: str
     phone: str
     deputy: str | None = None
-    """The id of their deputy while they are away."""
+    """The id of the deputy while the person is away."""
     away_until: date | None = None
     merged_into: str | None = None
     """The id of the entry that replaces this one."""
@@ -65,7 +65,7 @@ class Mail(Record):
 
 
 class Letter(Record):
-    """A mail of the office: a draft, or a sent one."""
+    """A mail written by the office: a draft or a sent one."""
 
     to: tuple[str, ...]
     subject: str
@@ -114,7 +114,7 @@ class Ticket(Record):
 
 
 class Expense(Record):
-    """Money that an employee spent and wants back."""
+    """An expense of an employee."""
 
     found_by = "list_expenses"
 
@@ -168,7 +168,7 @@ class Office(State):
     payments: dict[str, Payment] = {}
     approvals: dict[str, Approval] = {}
     puzzled: int = 0
-    """Messages that the manager did not understand."""
+    """The number of messages that the manager did not understand."""
 
     def table(self, kind: type[R]) -> dict[str, R]:
         """The records of a kind by id."""
@@ -176,14 +176,14 @@ class Office(State):
         return records
 
     def find(self, kind: type[R], record_id: str) -> R:
-        """A record by its id; the error names the tool that finds ids."""
+        """A record by id. Raises `ToolError` with the tool that finds ids."""
         record = self.table(kind).get(record_id.strip())
         if record is None:
-            raise ToolError(f"there is no {kind.__name__.lower()} {record_id!r}; {kind.found_by} finds their ids")
+            raise ToolError(f"unknown {kind.__name__.lower()} {record_id!r}; use {kind.found_by} to find ids")
         return record
 
     def id_of(self, kind: type[Record], record_id: str) -> str:
-        """The id to filter by, or an empty one. Raises `ToolError` for an unknown id, so that the model notices."""
+        """The id to filter by, or an empty one. Raises `ToolError` for an unknown id, so the model notices."""
         return self.find(kind, record_id).id if record_id.strip() else ""
 
     def replace(self, record: R, **changes: Any) -> R:

@@ -1,4 +1,4 @@
-"""All kinds of tasks. To make one, a kind is drawn and worded, and its script runs once to record the gold actions."""
+"""All kinds of tasks. A task is drawn and worded, and its script runs once to record the gold actions."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ KINDS: tuple[Kind, ...] = (
 """All kinds of tasks, from short to long."""
 
 MAX_DRAWS = 20
-"""Draws of a kind, until one can be done."""
+"""The most draws of a kind until one is feasible."""
 
 EACH = 10
 """Example tasks of each kind; kinds with a manager get half as many more."""
 
 
 def recognise(prompt: str) -> tuple[Kind, Asked] | None:
-    """The kind of a task, and what it asks, by the wording of its prompt; None for an unknown one."""
+    """The kind of a task and the values in its prompt, from the wording; None for an unknown one."""
     for kind in KINDS:
         asked = kind.read(prompt)
         if asked is not None:
@@ -61,7 +61,7 @@ def recognise(prompt: str) -> tuple[Kind, Asked] | None:
 
 
 def make_task(kind: Kind, rng: Random, tools: Mapping[str, Tool]) -> dict[str, Any]:
-    """A task row of a kind; `tools` run its script."""
+    """Create a task row of a kind; `tools` run its script."""
     drawn, gold, messages = _feasible(kind, rng, tools)
     prompt = rng.choice(kind.wordings).format(**drawn.asked)
     return {
@@ -89,13 +89,13 @@ def example_tasks(tools: Mapping[str, Tool]) -> list[dict[str, Any]]:
 def _feasible(
     kind: Kind, rng: Random, tools: Mapping[str, Tool]
 ) -> tuple[Drawn, list[dict[str, Any]], list[dict[str, Any]]]:
-    """A task that can be done, its gold actions, and what its mails must say."""
+    """A feasible task, its gold actions, and the required content of its mails."""
     tries = 0
     while True:
         drawn = kind.draw(base_world(), rng)
         try:
             return drawn, *_done(kind, drawn, draft_of(base_world(), DraftContext()), tools)
-        except LookupError:  # for example, no time at which all are free
+        except LookupError:  # for example, because everybody is never free at once
             tries += 1
             if tries == MAX_DRAWS:
                 raise
@@ -111,7 +111,7 @@ def add_records(state: Office, changes: Changes) -> None:
 def _done(
     kind: Kind, drawn: Drawn, state: Office, tools: Mapping[str, Tool]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The gold actions of a task, and what its mails must say."""
+    """The gold actions of a task, and the required content of its mails."""
     add_records(state, drawn.changes)
     script = kind.script(drawn.asked)
     gold: list[dict[str, Any]] = []

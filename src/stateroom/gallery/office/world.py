@@ -1,4 +1,4 @@
-"""The world of the office: thousands of consistent records, from a seeded generator, and draws from them."""
+"""The world of the office: thousands of consistent records from a seeded generator, and random draws from them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ PROJECTS, TICKETS, EVENTS, MAILS, EXPENSES, FILES = 60, 2500, 1500, 4000, 1200, 
 
 @cache
 def base_world() -> Office:
-    """The office that all tasks share; do not change it."""
+    """The shared office of all tasks; do not change it."""
     return make_world(Random("office"))
 
 
 def make_world(rng: Random) -> Office:
-    """Make an office; all randomness comes from `rng`."""
+    """Create an office; all randomness comes from `rng`."""
     contacts = [*_contacts(rng)]
     staff = [contact.id for contact in contacts if contact.company == HOUSE]
     projects = [*_projects(rng, staff)]
@@ -83,7 +83,7 @@ def anybody(world: Office, rng: Random) -> Contact:
 
 
 def outsider(world: Office, rng: Random) -> Contact:
-    """A random person of another company."""
+    """A random person from another company."""
     while (contact := anybody(world, rng)).company == HOUSE:
         pass
     return contact
@@ -99,7 +99,7 @@ def open_ticket(world: Office, rng: Random) -> Ticket:
 
 
 def _contacts(rng: Random) -> Iterator[Contact]:
-    """The staff first, each with a deputy; then people of other companies, some of them namesakes."""
+    """The staff first, each with a deputy, then people from other companies, some of them namesakes."""
     names = [
         f"{first} {last}"
         for first, last in rng.sample([*product(vocabulary.FIRST_NAMES, vocabulary.LAST_NAMES)], STAFF + OUTSIDERS)

@@ -1,4 +1,4 @@
-"""refund: a customer wants money back, and has to be asked for what and why. The smallest multi-turn environment."""
+"""refund: settle a customer's returns after asking what and why. The smallest multi-turn environment."""
 
 from stateroom.gallery.refund.environment import Desk, RefundEnvironment, RefundTask
 

@@ -1,4 +1,4 @@
-"""The help desk of a shop: a customer wants a refund, and the agent finds out for what and how much."""
+"""The help desk of a shop: a customer wants a refund, and the agent finds out for which item and how much."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ITEMS = {"kettle": 39.9, "lamp": 64.0, "rucksack": 89.5, "radio": 120.0, "office
 NAMES = ("amara", "boris", "chen", "dana", "emil", "fatima", "goran", "hana")
 
 YES = ("yes", "y", "ok", "approve", "approved", "true")
-"""The answers of a manager who agrees."""
+"""The answers of a manager that approve a refund."""
 
 
 class Settled(BaseModel):
     """A settled order."""
 
     due: float
-    """The refund that the agent found; 0 if it declined."""
+    """The refund that the agent chose; 0 if it declined."""
     paid: float
 
 
@@ -35,9 +35,9 @@ class Desk(State):
     wish: int = 0
     """The index of the customer's current wish."""
     puzzled: int = 0
-    """Messages that the customer did not understand."""
+    """The number of messages that the customer did not understand."""
     customer: UserSide = UserSide()
-    """The customer's side of the conversation, if a model plays them."""
+    """The customer's side of the conversation, if a model plays the customer."""
 
 
 class RefundTask(Task):
@@ -45,21 +45,21 @@ class RefundTask(Task):
     orders: dict[str, shop.Order]
     wishes: list[shop.Wish] = Field(min_length=1)
     manager: Literal["yes", "no"] | None = None
-    """The manager's answer to a refund above the limit; None asks a person."""
+    """The manager's answer to a refund above the limit; None to ask a person."""
 
     @field_validator("wishes")
     @classmethod
     def _are_of_orders(cls, wishes: list[shop.Wish], info: ValidationInfo) -> list[shop.Wish]:
         for wish in wishes:
             if wish.order_id not in info.data.get("orders", {}):
-                raise ValueError(f"there is no order {wish.order_id!r}")
+                raise ValueError(f"unknown order {wish.order_id!r}")
         return wishes
 
 
 class RefundEnvironment(Environment[Desk, RefundTask]):
-    """Settle what a customer wants to give back, by the rules of the shop.
+    """Settle a customer's returns by the rules of the shop.
 
-    The customer answers by rules, or is played by a model, if one is given.
+    The customer answers by rules, or is played by `user_model`.
     """
 
     examples = "tasks.jsonl"
@@ -73,7 +73,7 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
 
     @tool(effect="read")
     def list_orders(self, state: Desk, email: str) -> list[dict[str, str]]:
-        """The orders of a customer.
+        """List the orders of a customer.
 
         Args:
             email: The customer's e-mail address.
@@ -87,7 +87,7 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
 
     @tool(effect="read")
     def look_up_order(self, state: Desk, order_id: str) -> dict[str, Any]:
-        """What is known of an order: whose it is, its item and price, and how many days ago it was delivered.
+        """Get an order: its customer, item and price, and the days since its delivery.
 
         Args:
             order_id: The order's number.
@@ -99,15 +99,15 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
     def refund(
         self, state: Desk, session: SessionInfo, ask: Callable[[str], Any], order_id: str, amount: float
     ) -> dict[str, Any]:
-        """Pay back money for an order; above 200 a manager is asked first. That settles the order.
+        """Pay back money for an order, which settles it. Above 200, a manager is asked first.
 
         Args:
             order_id: The order's number.
-            amount: How much to pay back.
+            amount: The amount to pay back.
         """
         order = _unsettled(state, order_id)
         if not 0 < amount <= order.price:
-            raise ToolError(f"amount: should be above 0, and at most the price, {order.price:.2f}")
+            raise ToolError(f"amount: must be above 0 and at most the price, {order.price:.2f}")
         manager = "not asked"
         if amount > shop.LIMIT:
             answer = session.task.manager
@@ -120,7 +120,7 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
 
     @tool
     def decline(self, state: Desk, order_id: str) -> dict[str, bool]:
-        """Pay nothing back for an order. That settles the order.
+        """Decline a refund for an order, which settles it.
 
         Args:
             order_id: The order's number.
@@ -166,7 +166,7 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
 
     @classmethod
     def generate(cls, rng: Random) -> dict[str, Any]:
-        """A new task: a customer with one or two wishes among their orders, and orders of other customers."""
+        """A new task: a customer who wants to return one or two of their orders, and orders of other customers."""
         mine, *others = rng.sample(NAMES, 3)
         number = rng.randint(1000, 8000)
         orders: dict[str, dict[str, Any]] = {}
@@ -199,12 +199,12 @@ class RefundEnvironment(Environment[Desk, RefundTask]):
 def _order(state: Desk, order_id: str) -> shop.Order:
     order = state.orders.get(order_id)
     if order is None:
-        raise ToolError(f"there is no order {order_id!r}")
+        raise ToolError(f"unknown order {order_id!r}")
     return order
 
 
 def _unsettled(state: Desk, order_id: str) -> shop.Order:
     order = _order(state, order_id)
     if order_id in state.settled:
-        raise ToolError(f"order {order_id} is settled already")
+        raise ToolError(f"order {order_id} is already settled")
     return order

@@ -21,7 +21,7 @@ from stateroom.model import (
 
 
 class ReferencePolicy(Policy):
-    """Asks what it needs to know, looks up the order, and settles it by the rules."""
+    """Asks for the required information, looks up the order, and settles it by the rules."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         text = last_user_text(conversation)
@@ -37,7 +37,7 @@ class ReferencePolicy(Policy):
         if len(results) == 2:
             order = Order(**{name: results[1][name] for name in Order.model_fields})
             return [self._settle(order_id, due(order, _reason(text)))]
-        return [message(_tell(results[2], about[1]))]
+        return [message(_outcome(results[2], about[1]))]
 
     def _look(self, results: list[Any], conversation: list[Item], item: str) -> Item:
         if not results:
@@ -51,7 +51,7 @@ class ReferencePolicy(Policy):
 
 
 class NoisyPolicy(Noisy):
-    """Refunds a little too little, or something where nothing is due, in some episodes."""
+    """Refunds slightly too little, or pays when nothing is due, in some episodes."""
 
     better = ReferencePolicy
 
@@ -78,6 +78,6 @@ def _reason(said: str) -> Reason:
     return next((reason for reason, trouble in TROUBLES.items() if trouble in said), "unwanted")
 
 
-def _tell(settled: dict[str, Any], item: str) -> str:
+def _outcome(settled: dict[str, Any], item: str) -> str:
     paid = settled.get("paid", 0)
     return f"You get {paid:.2f} back for the {item}." if paid else f"I am sorry: nothing is paid back for the {item}."

@@ -1,6 +1,6 @@
-"""The shop: its rules for refunds, and a customer that answers by rules or is played by a model.
+"""The shop: its rules for refunds, and a customer who answers by rules or is played by a model.
 
-A customer tells what they know only when they are asked.
+The customer gives information only when asked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 Reason = Literal["damaged", "wrong_item", "unwanted"]
 
 DAYS = {"damaged": 60, "wrong_item": 60, "unwanted": 14}
-"""Days after the delivery in which a reason counts."""
+"""The days after the delivery in which each reason counts."""
 
 KEPT = 0.15
 """The share of the price that the shop keeps for an unwanted item."""
@@ -35,7 +35,7 @@ ANOTHER = "Thank you. There is something else that I would like to give back."
 PUZZLED = "I do not know what you mean. I just want my money back."
 
 MAX_PUZZLED = 3
-"""Messages that the customer does not understand, before they leave."""
+"""The number of unclear messages after which the customer leaves."""
 
 TROUBLES: dict[Reason, str] = {
     "damaged": "It arrived broken.",
@@ -78,7 +78,7 @@ def due(order: Order, reason: Reason) -> float:
 
 
 def answer(email: str, wish: Wish, message: str) -> str | None:
-    """The customer's answer to a message; None if it asks for nothing that they know."""
+    """The customer's answer to a message; None if the message asks for nothing that they know."""
     answers = [
         sentence
         for about, sentence in (

@@ -13,7 +13,7 @@ CITIES = ("Bergen", "Cairo", "Hanoi", "Lima", "Montreal", "Nairobi", "Osaka", "P
 
 
 class WeatherEnvironment(Environment):
-    """Tell the weather of a city."""
+    """Report the weather of a city."""
 
     examples = "tasks.jsonl"
     policies = {"reference": ReferencePolicy, "noisy": NoisyPolicy}

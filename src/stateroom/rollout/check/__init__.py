@@ -1,4 +1,4 @@
-"""Checks of an environment, before anything runs on it."""
+"""Checks of an environment, for `stateroom check`."""
 
 from stateroom.rollout.check.check import check_environment
 from stateroom.rollout.check.findings import CheckReport, Finding

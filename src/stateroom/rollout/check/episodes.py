@@ -1,4 +1,4 @@
-"""The episodes that the checks look at: each is played, recorded, and played again."""
+"""The episodes of the checks: each is played, recorded, and played again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from stateroom.state import (
 )
 
 LARGE_PATCH_BYTES = 4096
-"""Bytes of a patch from which its share of the state is measured."""
+"""The size from which a patch is compared with the state, in bytes."""
 
 Phase = Literal["seed", "play", "verify"]
 
@@ -51,7 +51,7 @@ class PlayedStep(NamedTuple):
     seconds: float
     is_reply: bool = False
     cause: Cause | None = None
-    """What the author's code raised, or did, that it was not meant to."""
+    """Unexpected errors and effects of the tool."""
 
     def __str__(self) -> str:
         """The step, as in code."""
@@ -71,28 +71,28 @@ class PlayedStep(NamedTuple):
 
 
 class StateChange(NamedTuple):
-    """What a committed call did to the state."""
+    """The effect of a committed call on the state."""
 
     name: str
     patch: Patch
     size: int
     """Bytes of the patch."""
     rewritten: float
-    """The share of the old state that it has written again, if the patch is large."""
+    """The share of the old state that the patch repeats, if the patch is large."""
 
 
 class PlayFailure(NamedTuple):
-    """In which phase, and why, an episode failed."""
+    """The phase in which an episode failed, and why."""
 
     phase: Phase
     why: str
     timed_out: bool
-    """Whether it would never end."""
+    """Whether the episode does not end."""
 
 
 @dataclass
 class Play:
-    """An episode that was played."""
+    """A played episode."""
 
     task: int
     policy: CheckPolicy
@@ -100,33 +100,33 @@ class Play:
     changes: list[StateChange] = field(default_factory=list)
     verdict: Verdict | None = None
     second_verdict: Verdict | None = None
-    """The verdict of the same verifier on the same episode, if it ran twice."""
+    """The second verdict on the same episode, if the verifier ran twice."""
     unstored: str | None = None
-    """After which call the state in memory was not the stored one, and what differed."""
+    """The call after which the state in memory differed from the stored one, and the difference."""
     response: Any = None
     question: str | None = None
-    """What a person would have to answer before the episode can continue."""
+    """A question that a person must answer before the episode can continue."""
     failure: PlayFailure | None = None
     seconds: dict[str, float] = field(default_factory=dict)
-    """How long the seed and the verifier took."""
+    """The times of the seed and the verifier."""
 
     def difference(self, other: Play) -> str | None:
-        """The first difference from another episode of the same task and policy; None if there is none."""
+        """The first difference from another episode of the same task and policy, if any."""
         failure, equal = self.failure or other.failure, deep_equal
         if failure is not None and (self.failure is None or other.failure is None):
-            return f"one broke down ({failure.why}), the other did not"
+            return f"only one of two episodes failed ({failure.why})"
         for number, (step, again) in enumerate(zip_longest(self.steps, other.steps), 1):
             if step is None or again is None or not equal((step.name, step.input), (again.name, again.input)):
-                return f"at step {number} the policy does something else"
+                return f"the policy differs at step {number}"
             if not same(step.content, again.content):
-                return f"{step} gives {', and '.join(brief_pair(step.content, again.content))}"
+                return f"{step} returns {', then '.join(brief_pair(step.content, again.content))}"
         for change, again_change in zip(self.changes, other.changes, strict=False):
             if not equal(change.patch, again_change.patch):
                 patches = brief_pair(change.patch, again_change.patch)
-                return f"{change.name} changes the state by {', and by '.join(patches)}"
+                return f"{change.name} changes the state by {', then by '.join(patches)}"
         verdict, verdict_again = (None if each.verdict is None else vars(each.verdict) for each in (self, other))
         if verdict != verdict_again and not same(verdict, verdict_again):
-            return f"the verdict is {', and '.join(brief_pair(verdict, verdict_again))}"
+            return f"the verdict is {', then '.join(brief_pair(verdict, verdict_again))}"
         return None
 
 
@@ -138,12 +138,12 @@ class _RecordingSession(WrappedWorkspace):
         self._session = session
         self._play = play
         self._limited = limited
-        """Tools that have a timeout of their own."""
+        """Tools with a timeout."""
         self._reader = reader
         """Reads the state again from the store after each call."""
 
     def reads(self, name: str) -> bool:
-        return False  # so that calls run, and are recorded, one after another
+        return False  # so calls run and are recorded one after another
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, call_id: str | None) -> Result:
         start = perf_counter()
@@ -152,7 +152,7 @@ class _RecordingSession(WrappedWorkspace):
         step = PlayedStep(name, dict(arguments), call_id, result.content, result.code, seconds, cause=result.cause)
         self._play.steps.append(step)
         if result.code == "timeout" and name not in self._limited:
-            raise TimedOut(f"{result.error}; if it may take longer, give it a timeout=")
+            raise TimedOut(f"{result.error}; to allow more time, set timeout=")
         if self._reader is not None and self._play.unstored is None:
             held, read = committed(self._session.state), (await self._reader.read(self._session.id))[0].state
             if not deep_equal(held, read):
@@ -169,7 +169,7 @@ class _RecordingSession(WrappedWorkspace):
 
 
 async def _play(instance: Instance, policy: CheckPolicy, task: int, row: Row, *, closely: bool = False) -> Play:
-    """Play a task once; `closely` also runs the verifier twice, and measures what the calls have written."""
+    """Play a task once; `closely` also runs the verifier twice and measures the patches."""
     play = Play(task, policy)
     phase: Phase = "seed"
     start = perf_counter()
@@ -218,7 +218,7 @@ async def _verify(play: Play, seeded: CheckSession, closely: bool) -> None:
     if closely and seeded.rescorer is None:
         play.second_verdict = await session.verify(play.response)
     elif closely and seeded.rescorer is not None:
-        with suppress(SessionError):  # something that it saw is gone, such as a resource
+        with suppress(SessionError):  # something that it read is gone, such as a resource
             play.second_verdict = (await seeded.rescorer.judge(session.id, play.response)).verdict
 
 
@@ -235,7 +235,7 @@ async def _measure_changes(play: Play, session: Session[Any], closely: bool) -> 
 class Episodes:
     """An environment, some of its tasks by number, and their episodes. Use it as an async context manager.
 
-    All are played on one instance, in order, and again on another, in reverse order. Instances stay open in the block.
+    All are played in order on one instance, and in reverse order on another. Instances stay open in the block.
     """
 
     instance: Instance
@@ -252,23 +252,23 @@ class Episodes:
         self._env_args = env_args
         self.rows = rows
         self.reference: list[Play] = []
-        """Of the reference policy, or of the tasks' gold actions, if there are any."""
+        """Episodes of the reference policy or, without one, of the tasks' gold actions."""
         self.random: list[Play] = []
-        """Of the random policy, which calls all tools except external ones."""
+        """Episodes of the random policy, which calls all tools except external ones."""
         self.idle: list[Play] = []
-        """Of the idle policy."""
+        """Episodes of the idle policy."""
         self.shortcuts: list[Play] = []
-        """The solved `reference` episodes, without the reads at their end and without their last message."""
+        """The solved `reference` episodes, without their final reads and last message."""
         self.again: list[Play] = []
         """The `active` episodes, played again."""
         self.endless: Play | None = None
-        """The episode that did not end; none is played after it."""
+        """The episode that did not end, which is the last one played."""
         self._on_play = on_play
         self._instances = AsyncExitStack()
 
     @property
     def active(self) -> list[Play]:
-        """The episodes in which tools are called: of the reference policy and of the random one."""
+        """The episodes with tool calls: those of the reference policy and the random one."""
         return [*self.reference, *self.random]
 
     async def __aenter__(self) -> Self:
@@ -298,16 +298,16 @@ class Episodes:
         try:
             made = make_environment(self.environment, self._env_args)
         except StateroomError as error:
-            raise EnvironmentFailed(f"another instance cannot be made: {error}") from error
+            raise EnvironmentFailed(f"cannot create another instance: {error}") from error
         return await self._instances.enter_async_context(Instance(made))
 
     async def play_again(self, instance: Instance, play: Play) -> Play:
-        """The same episode on another instance."""
+        """Play the same episode on another instance."""
         self._on_play()
         return await _play(instance, play.policy, play.task, self.rows[play.task])
 
     def last_reads(self, play: Play) -> list[PlayedStep]:
-        """The reads at the end of an episode, which no later call can need."""
+        """The reads at the end of an episode, on which no later call depends."""
         tools = self.instance.environment.tools
         reads = takewhile(lambda step: step.name in tools and tools[step.name].effect == "read", reversed(play.steps))
         return [*reads][::-1]

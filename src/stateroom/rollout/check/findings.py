@@ -28,15 +28,15 @@ CheckResult = Literal["ok", "warning", "problem", "skipped"]
 Outcome = Literal["solved", "unsolved", "waiting", "failed", "not_played"]
 
 MAX_LISTED = 3
-"""Names, or differing episodes, that are listed one by one."""
+"""The most names or episodes that are listed individually."""
 
 
 class Fault(NamedTuple):
-    """Something that a check found: what, where, and what to do about it."""
+    """A finding: what is wrong, where, and what to do about it."""
 
     text: str
     serious: bool = True
-    """Whether it is a problem, and not only a warning."""
+    """Whether it is a problem rather than a warning."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ class Finding:
     result: CheckResult
     found: list[str]
     problems: int = 0
-    """How many of `found`, from the first on, are problems; the others are warnings."""
+    """The number of problems at the start of `found`; the others are warnings."""
 
 
 class TaskOutcome(NamedTuple):
-    """How the reference policy, or the gold actions of a task, did."""
+    """The outcome of the reference policy, or of the gold actions of a task."""
 
     task: int
     """The task's index in the input."""
@@ -68,24 +68,24 @@ class CheckReport:
     findings: list[Finding] = field(default_factory=list)
     tasks: int = 0
     played: int = 0
-    """Tasks that were played."""
+    """The number of tasks that were played."""
     outcomes: list[TaskOutcome] = field(default_factory=list)
-    """Of all tasks, in the order of the input."""
+    """The outcomes of all tasks, in the order of the input."""
 
     @property
     def problems(self) -> list[str]:
-        """What must be fixed, each with the name of its check."""
+        """The problems, each with the name of its check."""
         return [f"{each.check}: {line}" for each in self.findings for line in each.found[: each.problems]]
 
     @classmethod
     def undefined(cls, environment: str, why: str) -> Self:
-        """The report on an environment whose class cannot be used."""
-        others = [skipped(check, "it is not defined") for check in (TASKS, *PLAYED)]
+        """The report for an environment whose class is invalid."""
+        others = [skipped(check, "the class is invalid") for check in (TASKS, *PLAYED)]
         return cls(environment, [finding(SCHEMA, [Fault(why)], ""), *others])
 
 
 def finding(check: str, faults: Sequence[Fault], otherwise: str) -> Finding:
-    """The result of a check that ran; `otherwise` is its text if nothing is wrong."""
+    """The result of a check; `otherwise` is its text without faults."""
     if not faults:
         return Finding(check, "ok", [otherwise])
     ordered = sorted(faults, key=lambda fault: not fault.serious)
@@ -99,7 +99,7 @@ def skipped(check: str, why: str) -> Finding:
 
 
 def listed(names: Sequence[object], most: int = MAX_LISTED) -> str:
-    """The first names, separated by commas, and how many more there are."""
+    """The first names, separated by commas, and the number of others."""
     more = len(names) - most
     return ", ".join(map(str, names[:most])) + (f" and {more} more" if more > 0 else "")
 

@@ -1,4 +1,4 @@
-"""An instance of the environment that is checked: its sessions in memory, what its tools raise, what it keeps."""
+"""An instance of the environment under check: sessions in memory, errors of tools, and hidden state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXPECTED = (ToolError, InvalidState, ModelFailed, ModelUnavailable)
 """Errors that a tool may raise: the model reads their messages."""
 
 PLAIN = (list, dict, set, str, int, float, type(None))
-"""Types of module attributes that are compared; others are not the environment's alone."""
+"""Types of module attributes that are compared; others may be shared with other code."""
 
 
 class CheckSession(NamedTuple):
@@ -35,7 +35,7 @@ class CheckSession(NamedTuple):
     session: Session[Any]
     store: Store
     rescorer: Rescorer | None
-    """Runs the verifier again; None for a stateless environment, whose sessions can do it."""
+    """Runs the verifier again; None for a stateless environment, whose sessions can do so themselves."""
 
 
 class Instance:
@@ -70,9 +70,9 @@ class Instance:
 
     @asynccontextmanager
     async def seed(self, task: int, row: Row) -> AsyncIterator[CheckSession]:
-        """A session for a task, the same each time; it is deleted afterwards.
+        """Open a session for a task, identical each time; it is deleted afterwards.
 
-        Sessions that share states get a store of their own, so that no episode sees another.
+        Sessions with shared states get a separate store each, to isolate episodes.
         """
         async with AsyncExitStack() as stack:
             sessions, rescorer = self._sessions, self._rescorer
@@ -87,15 +87,17 @@ class Instance:
                     await sessions.store.delete(session.id)
 
     def hidden_state(self) -> list[Fault]:
-        """What was set, or has changed, on the environment, its class or its module since it was made."""
+        """Attributes of the environment, its class or its module that were set or changed since its creation."""
         faults = []
         for place, value in _attributes(self.environment).items():
             old = self._before.get(place)
             if old is None or (old.id != value.id and old.text != value.text):
-                before_that = ", or set it in __init__" if place.startswith("self.") else ""
-                faults.append(Fault(f"{place} was set in an episode: keep it in the state{before_that}"))
+                in_init = ", or set it in __init__" if place.startswith("self.") else ""
+                faults.append(Fault(f"{place} was set in an episode; keep it in the state{in_init}"))
             elif old.text != value.text:
-                faults.append(Fault(f"{place} has changed in an episode: unless a cache, keep it in the state", False))
+                faults.append(
+                    Fault(f"{place} changed in an episode; unless it is a cache, keep it in the state", False)
+                )
         return faults
 
 
@@ -136,18 +138,18 @@ def _text(value: Any) -> str:
 
 
 class ToolFault(NamedTuple):
-    """An error of a tool that its author should know of."""
+    """An unexpected error of a tool."""
 
     tool: str
     call: str
     """The call, as in code."""
     what: str
     is_certain: bool
-    """Whether the tool can never do this; else these arguments may be to blame."""
+    """Whether it fails for any arguments; otherwise these arguments may be the cause."""
 
 
 class WatchedEnvironment:
-    """An environment whose tools are watched: a session tells their errors only to the model."""
+    """An environment that records the errors of its tools, which a session reports only to the model."""
 
     def __init__(self, environment: Environment[Any, Any]) -> None:
         self._environment = environment
@@ -196,7 +198,7 @@ class WatchedEnvironment:
             self.faults.append(ToolFault(name, _call(name, procedure, given), what, False))
 
     def place_of(self, error: BaseException) -> str:
-        """The line of the author's file that raised an error."""
+        """The line of the environment's file that raised an error."""
         own = getattr(sys.modules.get(type(self._environment).__module__), "__file__", None)
         lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == own]
         return f" (line {lines[-1]})" if lines else ""

@@ -1,6 +1,6 @@
 """The checks `seed`, `determinism`, `isolation`, `hidden state` and `read back`.
 
-An episode depends on its task, its random state and its calls, and on nothing else.
+An episode must depend only on its task, its random state and its calls.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from stateroom.rollout.rows import Row
 from stateroom.session import Session, contained, same
 from stateroom.state import brief_pair, decode, diff, encode, readable
 
-USE_RNG = "take chance, time and ids from `rng`, `clock` and `new_id`, and keep nothing in a module or class"
-USE_METHODS = "change it by its own fields and methods only"
-USE_STATE = "keep what belongs to an episode in the state"
+USE_RNG = "take randomness, time and ids from `rng`, `clock` and `new_id`, and keep nothing in a module or class"
+USE_METHODS = "change it only through its fields and methods"
+USE_STATE = "keep the data of an episode in the state"
 
 
 async def check_seed(episodes: Episodes) -> Finding:
-    """Each task gives the same first state in two instances; so does the world, if there is one."""
+    """Each task, and the world if any, has the same initial state in two instances."""
     if episodes.environment.state_type is None:
-        return skipped(SEED, "stateless: there is nothing to seed")
+        return skipped(SEED, "stateless: nothing to seed")
     faults = []
     for task, row in episodes.rows.items():
         try:
@@ -50,20 +50,20 @@ async def check_seed(episodes: Episodes) -> Finding:
             faults.append(Fault(f"task {task}: seed failed: {type(error).__name__}: {error}{place}"))
             continue
         if first != again and (lines := await _first_differences(episodes, task, row)):
-            faults.append(Fault(f"task {task}: its first state differs each time: {listed(lines, 1)}; {USE_RNG}"))
+            faults.append(Fault(f"task {task}: its initial state differs each time: {listed(lines, 1)}; {USE_RNG}"))
     has_world = episodes.instance.environment.world_function is not None
-    return finding(SEED, faults, f"{'the world and each seed are' if has_world else 'each seed is'} the same twice")
+    return finding(SEED, faults, f"{'the world and each seed are' if has_world else 'each seed is'} reproducible")
 
 
 async def _seeded(instance: Instance, task: int, row: Row) -> bytes:
-    """The stored first state of a task; of a large world, only its id."""
+    """The stored initial state of a task; for a large world, only its id."""
     async with instance.seed(task, row) as seeded:
         snapshot = (await seeded.store.load(seeded.session.id)).snapshot
         return b"" if snapshot is None else snapshot.body
 
 
 async def _first_differences(episodes: Episodes, task: int, row: Row) -> list[str]:
-    """What differs between the first states of a task."""
+    """The differences between the initial states of a task."""
     states = []
     for instance in (episodes.instance, episodes.other):
         async with instance.seed(task, row) as seeded:
@@ -72,24 +72,24 @@ async def _first_differences(episodes: Episodes, task: int, row: Row) -> list[st
 
 
 async def check_determinism(episodes: Episodes) -> Finding:
-    """Each episode, played again, gives the same outputs, states and reward."""
+    """A repeated episode has the same outputs, states and reward."""
     faults = []
     pairs = zip(episodes.active, episodes.again, strict=True)
     differing = [first for first, again in pairs if first.difference(again)]
     for play in differing[:MAX_LISTED]:
-        fresh = await episodes.new_instance(), await episodes.new_instance()  # earlier episodes may be to blame
+        fresh = await episodes.new_instance(), await episodes.new_instance()  # to exclude effects of earlier episodes
         one, other = [await episodes.play_again(instance, play) for instance in fresh]
         if difference := one.difference(other):
             faults.append(Fault(f"task {play.task}, by {play.policy.name}: {difference}; {USE_RNG}"))
     calls = plural(sum(len(play.steps) for play in episodes.active), "call")
     played = plural(len(episodes.active), "episode")
-    return finding(DETERMINISM, faults, f"{played}, {calls}: the same when played again")
+    return finding(DETERMINISM, faults, f"{played}, {calls}: identical when repeated")
 
 
 async def check_isolation(episodes: Episodes) -> Finding:
-    """Episodes that take turns give the same results as each alone, on one instance and on two."""
+    """Interleaved episodes have the same results as each alone, on one instance and on two."""
     if len(episodes.rows) < 2:
-        return skipped(ISOLATION, "there is only one task: give two or more")
+        return skipped(ISOLATION, "needs at least two tasks")
     faults = []
     for first, again in zip(episodes.active, episodes.again, strict=True):
         if difference := first.difference(again):
@@ -100,11 +100,11 @@ async def check_isolation(episodes: Episodes) -> Finding:
         faults += await _take_turns(episodes, whole, [one], "one instance")
         faults += await _take_turns(episodes, whole, [one, other], "two instances")
     played = plural(len(episodes.active), "episode")
-    return finding(ISOLATION, faults, f"{played} in turns, on one instance and on two: the same as alone")
+    return finding(ISOLATION, faults, f"{played} interleaved, on one instance and on two: identical to each alone")
 
 
 async def _take_turns(episodes: Episodes, plays: list[Play], instances: list[Instance], where: str) -> list[Fault]:
-    """Repeat the steps of episodes, one of each in turn; gives the first difference of each episode."""
+    """Repeat the steps of episodes in turn; returns the first difference of each episode."""
     async with AsyncExitStack() as stack:
         repeats = []
         for play, instance in zip(plays, cycle(instances), strict=False):
@@ -116,23 +116,23 @@ async def _take_turns(episodes: Episodes, plays: list[Play], instances: list[Ins
         for each in repeats:
             await each.verify()
     return [
-        Fault(f"task {each.play.task}, among others on {where}: {each.difference}; {USE_STATE}")
+        Fault(f"task {each.play.task}, interleaved on {where}: {each.difference}; {USE_STATE}")
         for each in repeats
         if each.difference
     ]
 
 
 class _Repeat:
-    """An episode that is repeated step by step, between others."""
+    """An episode that is repeated step by step, interleaved with others."""
 
     def __init__(self, play: Play, session: Session[Any]) -> None:
         self.play = play
         self.difference: str | None = None
-        """The first difference from the episode played alone."""
+        """The first difference from the episode alone."""
         self._session = session
 
     async def step(self, number: int) -> None:
-        """Repeat a step, if the episode has as many."""
+        """Repeat a step, unless the episode is shorter."""
         if self.difference is None and number < len(self.play.steps):
             step = self.play.steps[number]
             await self._compare(str(step), step.content, step.repeat(self._session))
@@ -149,28 +149,28 @@ class _Repeat:
             with contained:
                 now = await result
         except Exception as error:  # noqa: BLE001 - the author's code may raise anything
-            self.difference = f"{what} broke down: {type(error).__name__}: {error}"
+            self.difference = f"{what} failed: {type(error).__name__}: {error}"
             return
         if not same(alone, now):
-            self.difference = f"{what} gives {', and alone '.join(brief_pair(now, alone))}"
+            self.difference = f"{what} returns {', but alone '.join(brief_pair(now, alone))}"
 
 
 def check_hidden_state(episodes: Episodes) -> Finding:
-    """Nothing was set, or has changed, on the environment, its class or its module."""
+    """No attribute of the environment, its class or its module was set or changed."""
     faults = episodes.instance.hidden_state()
     return finding(HIDDEN_STATE, faults, "nothing is kept on self, on the class or in the module")
 
 
 def check_read_back(episodes: Episodes) -> Finding:
-    """After each call, the stored state is the one in memory."""
+    """After each call, the stored state equals the one in memory."""
     if episodes.environment.state_type is None:
-        return skipped(READ_BACK, "stateless: there is nothing to read")
+        return skipped(READ_BACK, "stateless: nothing to read")
     faults = [
         Fault(
-            f"task {play.task}, by {play.policy.name}: in memory the state is not what is stored, {play.unstored}; "
+            f"task {play.task}, by {play.policy.name}: the state in memory is not the stored one, {play.unstored}; "
             f"{USE_METHODS}"
         )
         for play in episodes.active
         if play.unstored is not None
     ]
-    return finding(READ_BACK, faults, "after each call the state in the store is the one in memory")
+    return finding(READ_BACK, faults, "the stored state equals the one in memory after each call")

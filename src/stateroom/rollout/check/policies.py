@@ -1,4 +1,4 @@
-"""The policies that play the episodes of a check: the environment's reference, a random, an idle and a shortcut one."""
+"""The policies of the checks: the environment's reference, a random, an idle and a shortcut policy."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from stateroom.model import (
 from stateroom.rollout.rows import Row
 
 CALLS_PER_TOOL = 3
-"""Times that the random policy calls each tool."""
+"""How often the random policy calls each tool."""
 
 MAX_CALLS = 40
-"""Calls that it makes at most."""
+"""The most calls that it makes."""
 
 RECENT_ITEMS = 20
-"""Items of its conversation whose outputs it draws values from."""
+"""The number of latest items whose outputs it draws values from."""
 
 MAX_IDLE_ANSWERS = 10
-"""Answers that a policy with nothing to do may give."""
+"""The most answers of a policy without calls."""
 
 NUMBERS = (0, 1, 2, 3, 7, 20, 100)
 WORDS = ("a", "tea", "two words", "")
 FORMATS = {"date-time": "2025-01-15T09:30:00Z", "date": "2025-01-15", "time": "09:30:00"}
 
 SEEN_SHARE = 0.8
-"""The share of random values that were seen before, if any of their type were."""
+"""The share of random values that are drawn from values seen before, if any fit."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class CheckPolicy:
 
     name: str
     make: Callable[[int, Row], Model]
-    """Makes the model, from a random seed and the task's row."""
+    """Creates the model from a random seed and the task's row."""
     max_steps: int | None = None
     calls_external: bool = True
     """Whether it may call external tools."""
 
 
 def reference_policy(environment: type[Environment[Any, Any]], rows: Iterable[Row]) -> CheckPolicy | None:
-    """The environment's own reference policy or, without one, the gold actions of its tasks, if all have them."""
+    """The reference policy or, without one, the gold actions of the tasks, if all have them."""
     name = default_model(environment.policies, rows)
     if name is None:
         return None
@@ -80,19 +80,19 @@ def idle_policy() -> CheckPolicy:
 
 
 def shortcut_policy(actions: list[dict[str, Any]]) -> CheckPolicy:
-    """Makes some of the steps of another episode, and reports nothing."""
+    """Repeats some of the steps of another episode, without an answer."""
     return CheckPolicy("shortcut", lambda seed, row: Gold({"gold": actions}), len(actions) + MAX_IDLE_ANSWERS)
 
 
 class Idle(Policy):
-    """Does nothing, and says so."""
+    """Says that it does nothing."""
 
     def respond(self, conversation: list[Item], tools: list[Item]) -> list[Item]:
         return [message("I have done nothing.")]
 
 
 class RandomPolicy(Policy):
-    """Calls one tool after another with random arguments, made of what it has seen and what its task says."""
+    """Calls one tool after another with random arguments, drawn from earlier outputs and the task."""
 
     def __init__(self, seed: int, row: Row) -> None:
         super().__init__(seed)
@@ -112,18 +112,18 @@ class RandomPolicy(Policy):
 
 
 class SeenValue(NamedTuple):
-    """A text or a number that was seen, and its name."""
+    """A text or number from an output or the task, and its name."""
 
     name: str
     value: Any
 
     def fits(self, parameter: str) -> bool:
-        """Whether a parameter may ask for this value: the `id` of a file for `file_id`, say."""
+        """Whether the value may fit a parameter, such as the `id` of a file for `file_id`."""
         return bool(self.name) and (parameter.endswith(self.name) or self.name.endswith(parameter))
 
 
 def seen_in(value: Any, name: str = "") -> Iterator[SeenValue]:
-    """The texts and numbers anywhere in JSON data, and its keys, which may be ids."""
+    """The texts and numbers in JSON data, and its keys, which may be ids."""
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield SeenValue(name, key)
@@ -136,19 +136,19 @@ def seen_in(value: Any, name: str = "") -> Iterator[SeenValue]:
 
 
 def words_of(text: str) -> Iterator[SeenValue]:
-    """The words of a text, which may be names of things."""
+    """The words of a text, which may be names."""
     yield from (SeenValue("", word) for word in re.findall(r"[\w@.-]*\w", text))
 
 
 class RandomValue:
-    """Makes random values for JSON schemas; values that were `seen` may mean something to the environment."""
+    """Creates random values for JSON schemas, preferring `seen` values, which may be valid in the environment."""
 
     def __init__(self, rng: Random, seen: Sequence[SeenValue]) -> None:
         self._rng = rng
         self._seen = seen
 
     def value(self, schema: Mapping[str, Any], definitions: Mapping[str, Any], name: str = "") -> Any:
-        """A value that fits a schema, as far as the schema is understood; `name` is that of the parameter."""
+        """A value for a schema, as far as the schema is supported; `name` is that of the parameter."""
         if "$ref" in schema:
             return self.value(definitions[schema["$ref"].rpartition("/")[2]], definitions, name)
         if "const" in schema:

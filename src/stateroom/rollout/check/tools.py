@@ -1,4 +1,4 @@
-"""The checks `schema`, `tools` and `cost`: tools are described, work as declared, and are fast."""
+"""The checks `schema`, `tools` and `cost`: tools are documented, work as declared, and are fast."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from stateroom.rollout.check.instance import ToolFault
 from stateroom.rollout.rows import Row
 
 SLOW_CALL_SECONDS = 0.1
-"""Seconds from which a call is slow."""
+"""The time from which a call is slow, in seconds."""
 
 SLOW_HOOK_SECONDS = 1.0
-"""Seconds from which a seed or a verifier is slow."""
+"""The time from which a seed or a verifier is slow, in seconds."""
 
 READ_ONLY = f"{ReadOnlyState.__name__}:"
-"""How the error of a read begins that has changed something."""
+"""The prefix of the error of a read that changed something."""
 
 REWRITTEN_SHARE = 0.5
-"""The share of the state from which a call counts as writing all of it."""
+"""The share of the state from which a call counts as rewriting it."""
 
 
 # Schema.
 
 
 def check_schema(environment: Environment[Any, Any], rows: Iterable[Row]) -> Finding:
-    """Every tool and parameter is described, by the environment or by the schemas in the rows, with a strict schema."""
+    """Every tool and parameter has a strict schema and a description, from the environment or the rows."""
     tools = environment.tools.values()
     described = {place for row in rows for place in _described(row)}
     faults = [fault for tool in tools for fault in _schema_faults(tool, described)]
     if not tools:
-        faults.append(Fault("there are no tools: mark methods with @tool"))
+        faults.append(Fault("the environment has no tools; mark methods with @tool"))
     faults += _missing_policies(type(environment))
     if not type(environment).__doc__:
-        faults.append(Fault(f"{type(environment).__name__} has no docstring: lists and servers show it", False))
+        faults.append(Fault(f"{type(environment).__name__} has no docstring, which lists and servers show", False))
     state = type(environment).state_type
     kept = f"the state is {state.__name__}" if state is not None else "stateless"
     return finding(SCHEMA, faults, f"{listed([tool.name for tool in tools])}: described and strict; {kept}")
@@ -56,7 +56,7 @@ def _missing_policies(environment: type[Environment[Any, Any]]) -> Iterator[Faul
 
 
 def _described(row: Row) -> Iterator[tuple[str, str]]:
-    """The tools and parameters that a row's own schemas describe."""
+    """The tools and parameters that the schemas in a row describe."""
     for tool in request_of(row).get("tools") or ():
         for name, schema in (tool.get("parameters") or {}).get("properties", {}).items():
             if schema.get("description"):
@@ -73,7 +73,7 @@ def _schema_faults(tool: Tool, described: Collection[tuple[str, str]]) -> Iterat
         loose = {name: _looseness(part, definitions) for name, part in parameters["properties"].items()}
         whys = [f"`{name}` is {why}" for name, why in loose.items() if why]
         yield Fault(
-            f"{tool.name} is not strict, so a model may get its arguments wrong: "
+            f"{tool.name} has no strict schema, so a model may pass wrong arguments: "
             f"{listed(whys) or 'of its parameters'}; use a model with fields instead",
             False,
         )
@@ -100,7 +100,7 @@ def _looseness(schema: Any, definitions: Mapping[str, Any], depth: int = 0) -> s
 
 
 def check_tools(episodes: Episodes) -> Finding:
-    """No tool failed in a way that its author did not mean, and each has succeeded."""
+    """No tool failed unexpectedly, and each succeeded."""
     steps = [step for play in episodes.active for step in play.steps if not step.is_reply]
     worked = {step.name for step in steps if step.code in (None, "needs_input")}
     faults = [
@@ -112,8 +112,8 @@ def check_tools(episodes: Episodes) -> Finding:
     ]
     tools = episodes.instance.environment.tools
     unseen = [name for name in tools if name not in worked]
-    beside = f"; not seen at work: {listed(unseen)}" if unseen else ""
-    summary = f"{len(worked)} of {len(tools)} went well, in {plural(len(steps), 'call')}{beside}"
+    untested = f"; not tested: {listed(unseen)}" if unseen else ""
+    summary = f"{len(worked)} of {len(tools)} succeeded, in {plural(len(steps), 'call')}{untested}"
     return finding(TOOLS, faults, summary)
 
 
@@ -123,12 +123,12 @@ def _raised(episodes: Episodes, worked: set[str]) -> Iterator[Fault]:
         kinds[fault.tool, fault.is_certain].append(fault)
     for (tool, is_certain), faults in kinds.items():
         often = f", in {len(faults)} calls" if len(faults) > 1 else ""
-        advice = "" if is_certain else "; raise ToolError, and tell the model in words"
+        advice = "" if is_certain else "; raise ToolError with a message for the model"
         yield Fault(f"{faults[0].call} {faults[0].what}{often}{advice}", is_certain or tool not in worked)
 
 
 def _resources_changed(episodes: Episodes, steps: list[PlayedStep]) -> Iterator[Fault]:
-    """Reads that change a resource: that is seen when they have returned."""
+    """Reads that change a resource, which is detected when they have returned."""
     raised = {fault.tool for fault in episodes.instance.watched.faults if fault.is_certain}
     changed = {step.name: step for step in steps if step.cause is not None and step.cause.error.startswith(READ_ONLY)}
     for step in (step for name, step in changed.items() if name not in raised):
@@ -136,7 +136,7 @@ def _resources_changed(episodes: Episodes, steps: list[PlayedStep]) -> Iterator[
 
 
 def _never_worked(episodes: Episodes, steps: list[PlayedStep], worked: set[str]) -> Iterator[Fault]:
-    """Tools that refuse every call of the reference policy, or that need no arguments; random arguments may be bad."""
+    """Tools that always fail for the reference policy or without arguments; random arguments may be invalid."""
     used = {step.name for play in episodes.reference for step in play.steps}
     raised = {fault.tool for fault in episodes.instance.watched.faults}
     refused = {step.name: step for step in steps if step.name not in worked | raised}
@@ -150,20 +150,20 @@ def _never_worked(episodes: Episodes, steps: list[PlayedStep], worked: set[str])
 
 def _too_slow(steps: list[PlayedStep]) -> Iterator[Fault]:
     for name in dict.fromkeys(step.name for step in steps if step.code == "timeout"):
-        yield Fault(f"{name} ran out of time; give it a timeout= that it keeps")
+        yield Fault(f"{name} timed out; give it a longer timeout=")
 
 
 def _random_failures(episodes: Episodes) -> Iterator[Fault]:
     for play in episodes.random:
         if play.failure is not None and play.failure.phase == "play":
-            yield Fault(f"task {play.task}: an episode of random calls broke down: {play.failure.why}")
+            yield Fault(f"task {play.task}: an episode of random calls failed: {play.failure.why}")
 
 
 # Cost.
 
 
 def check_cost(episodes: Episodes) -> Finding:
-    """Median times, and calls that write what they have not changed."""
+    """Median times, and calls that rewrite unchanged data."""
     calls: Mapping[str, list[float]] = defaultdict(list)
     for step in (step for play in episodes.active for step in play.steps):
         calls[step.name].append(step.seconds)
@@ -180,7 +180,7 @@ def _hook_times(episodes: Episodes, hook: str) -> list[float]:
 def _slow(times: Mapping[str, float], limit: float) -> Iterator[Fault]:
     for name, seconds in times.items():
         if seconds > limit:
-            yield Fault(f"{name} takes {_milliseconds(seconds)}: an episode waits for it each time", False)
+            yield Fault(f"{name} takes {_milliseconds(seconds)}, which every episode waits for", False)
 
 
 def _rewrites(episodes: Episodes) -> Iterator[Fault]:
@@ -188,8 +188,8 @@ def _rewrites(episodes: Episodes) -> Iterator[Fault]:
     worst = {change.name: change for change in changes if change.rewritten >= REWRITTEN_SHARE}
     for name, change in worst.items():
         yield Fault(
-            f"{name} writes {change.size:,} bytes, {change.rewritten:.0%} of the state, so each call costs more as it "
-            "grows: change what is there, instead of putting a copy in its place",
+            f"{name} writes {change.size:,} bytes, {change.rewritten:.0%} of the state, so calls get slower as it "
+            "grows; change the data in place instead of replacing it with a copy",
             False,
         )
 

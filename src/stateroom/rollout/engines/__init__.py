@@ -1,4 +1,4 @@
-"""Engines: in which processes the episodes of a run happen."""
+"""Engines: the processes in which the episodes of a run happen."""
 
 from stateroom.rollout.engines.engine import Finished, ToolFailed
 from stateroom.rollout.engines.worker_pool import WorkerPool

@@ -1,4 +1,4 @@
-"""`Engine`: starts the workers of a run; and the messages between these and their driver."""
+"""`Engine`, which starts the workers of a run, and the messages between workers and their driver."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from stateroom.rollout.plan import RunPlan
 from stateroom.rollout.rows import Key, Row, is_transient
 
 BEATS_PER_LEASE = 6
-"""Signs of life that a worker without messages gives within the time after which it is lost."""
+"""Signs of life that an idle worker sends within the time after which it counts as lost."""
 
 
 class WorkerLost(StateroomError):
-    """A worker has died, or is silent; another one continues its episodes."""
+    """A worker died or is silent; another one continues its episodes."""
 
 
 class Assign(msgspec.Struct, frozen=True):
-    """To a worker: the rows of episodes to run. Those of a group are given together."""
+    """To a worker: the rows of episodes to run. A group is assigned as a whole."""
 
     rows: list[Row]
     resumes: bool
-    """Whether another worker, or an earlier process, may have begun them."""
+    """Whether another worker or an earlier process may have begun them."""
 
 
 class Ack(msgspec.Struct, frozen=True):
-    """To a worker: the rows of these episodes are in the run's files, so that their sessions can be closed."""
+    """To a worker: the rows of these episodes are written, so their sessions can be closed."""
 
     keys: list[Key]
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """From a worker: an episode has ended, or waits."""
+    """From a worker: an episode has ended or waits for input."""
 
     key: Key
     line: bytes
-    """Its row, as a line of the rollouts or of the failures."""
+    """The row, as a line of the rollouts or failures."""
     error: str | None
-    """Why it failed, in a line; None if it did not."""
+    """Why the episode failed, in one line; None if it did not."""
     transient: bool
-    """Whether it failed for a reason that may pass, so that a resumed run tries it again."""
+    """Whether the failure may be temporary, so a resumed run retries the episode."""
     waits_in: str | None
-    """Its session, if it waits for input."""
+    """The session, if the episode waits for input."""
     cost: float = 0.0
-    """What the model's tokens have cost, as far as its row tells."""
+    """The cost of the model's tokens, if the row has it."""
 
     def row(self) -> Row | None:
         """The row of an episode with a reward."""
@@ -61,7 +61,7 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class ToolFailed(msgspec.Struct, frozen=True):
-    """From a worker: a tool call failed because of the author's code."""
+    """From a worker: a tool call failed because of an error in the environment."""
 
     failure: Row
 
@@ -71,11 +71,11 @@ class Refused(msgspec.Struct, frozen=True):
 
     why: str
     transient: bool
-    """Whether another one may have no such trouble, a little later."""
+    """Whether another worker may succeed later."""
 
     @classmethod
     def of(cls, error: StateroomError) -> Self:
-        """Why a worker cannot work."""
+        """Create the message for an error."""
         return cls(str(error), is_transient(error))
 
     def error(self) -> StateroomError:
@@ -94,10 +94,10 @@ class Worker(Protocol):
         """Send it messages."""
 
     async def receive(self) -> Sequence[FromWorker]:
-        """Its messages, when there are some; none from time to time, as a sign of life."""
+        """Wait for its messages; an empty list is a sign of life."""
 
     async def stop(self) -> None:
-        """End it. Episodes that it has not finished can be resumed. May be called again, if it was interrupted."""
+        """Stop it. Unfinished episodes can be resumed. May be called again if it was interrupted."""
 
 
 class Engine(ABC):
@@ -106,18 +106,18 @@ class Engine(ABC):
     def __init__(self, plan: RunPlan, workers: int) -> None:
         self.plan = plan
         self.workers = workers
-        """How many workers there should be."""
+        """The number of workers."""
         self.resources = AsyncExitStack()
-        """What the engine has begun, workers too; it is ended with the engine."""
+        """Resources and workers of the engine, closed with it."""
 
     @property
     def slots(self) -> int:
-        """Episodes that each worker runs at a time."""
+        """Concurrent episodes per worker."""
         return -(-self.plan.options.concurrency // self.workers)
 
     @abstractmethod
     async def start(self) -> Worker:
-        """A new worker that is ready; `WorkerLost` if it dies before, and other errors if there can be none."""
+        """Start a worker. Raises `WorkerLost` if it dies first, and other errors if none can be started."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -130,30 +130,30 @@ class PickledPlan:
     """A plan as bytes."""
 
     def __init__(self, plan: RunPlan, dump: Callable[[Any], bytes] = pickle.dumps) -> None:
-        """Raises `InvalidOption` if another process could not make the plan's environment or model."""
+        """Raises `InvalidOption` if another process cannot create the plan's environment or model."""
         if plan.options.environment is None or plan.options.model is None:
-            raise InvalidOption("engine", "only a plan that `plan_run` has made can run in other processes")
+            raise InvalidOption("engine", "only a plan created by `plan_run` can run in other processes")
         try:
             self._parts = dump((plan.options, plan.files, plan.lease))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise InvalidOption(
                 "engine",
-                f"another process cannot have this environment or model: {error}; name them as module:Class or "
+                f"another process cannot create this environment or model: {error}; name them as module:Class or "
                 "path.py:Class",
             ) from error
         self._path = [*sys.path]
         self.lease = plan.lease
 
     def open(self, limiter: Limiter) -> RunPlan:
-        """The plan, in another process, whose requests to models pass this limiter."""
+        """The plan in another process, with a limiter for requests to models."""
         sys.path += [each for each in self._path if each not in sys.path]
         try:
             options, files, lease = pickle.loads(self._parts)
         except (AttributeError, ModuleNotFoundError) as error:
             raise InvalidOption(
                 "engine",
-                f"a worker cannot find what it is to run: {error}; put the class into a module, and not into a "
-                "notebook or the program that is started",
+                f"a worker cannot import the environment or model: {error}; define the class in a module, not in a "
+                "notebook or the main program",
             ) from error
         environment = options.make_environment()
         return RunPlan(environment, options.open_model(environment, limiter), options, [], files, lease)

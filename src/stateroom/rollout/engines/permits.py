@@ -1,4 +1,4 @@
-"""Requests to models, which the workers of a run share: each asks the driver, who has the one limiter."""
+"""Permits for requests to models: workers ask the driver, which has the only limiter of a run."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from stateroom.model import Limiter, RequestReport
 
 
 class RequestPermit(msgspec.Struct, frozen=True):
-    """From a worker: it would like to send a request to a model's server."""
+    """From a worker: asks to send a request to a model's server."""
 
     number: int
-    """Of this worker's requests."""
+    """Identifies the request within the worker."""
     endpoint: str
     tokens: int
 
 
 class Withdrawn(msgspec.Struct, frozen=True):
-    """From a worker: a request that it has asked for will not be sent."""
+    """From a worker: a requested permit is no longer needed."""
 
     number: int
 
 
 class Released(msgspec.Struct, frozen=True):
-    """From a worker: how a request went that was permitted."""
+    """From a worker: the result of a permitted request."""
 
     number: int
     report: RequestReport
 
 
 class Permitted(msgspec.Struct, frozen=True):
-    """To a worker: it may send a request, or must not."""
+    """To a worker: permits or refuses a request."""
 
     number: int
     error: str | None
-    """Why it is no use to wait."""
+    """Why the request is refused; None if it is permitted."""
 
 
 AboutRequest = RequestPermit | Withdrawn | Released
 
 
 class DriversLimiter:
-    """The limiter of a worker: it asks the driver."""
+    """The limiter of a worker, which asks the driver."""
 
-    def __init__(self, tell: Callable[[AboutRequest], None]) -> None:
-        self._tell = tell
+    def __init__(self, notify: Callable[[AboutRequest], None]) -> None:
+        self._notify = notify
         self._numbers = count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._permitted: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
@@ -59,21 +59,21 @@ class DriversLimiter:
     async def acquire(self, endpoint: str, tokens: int) -> None:
         number = next(self._numbers)
         self._waiting[number] = asyncio.get_running_loop().create_future()
-        self._tell(RequestPermit(number, endpoint, tokens))
+        self._notify(RequestPermit(number, endpoint, tokens))
         try:
             await self._waiting[number]
         except asyncio.CancelledError:
-            self._tell(Withdrawn(number))  # the permit may be on its way
+            self._notify(Withdrawn(number))  # the permit may be on its way
             raise
         finally:
             del self._waiting[number]
         self._permitted[endpoint, tokens].append(number)
 
     def release(self, endpoint: str, report: RequestReport) -> None:
-        self._tell(Released(self._permitted[endpoint, report.reserved].pop(), report))
+        self._notify(Released(self._permitted[endpoint, report.reserved].pop(), report))
 
     def hear(self, permitted: Permitted) -> None:
-        """Let a request pass, or not."""
+        """Permit or refuse a waiting request."""
         waiting = self._waiting.get(permitted.number)
         if waiting is None or waiting.done():
             return
@@ -84,7 +84,7 @@ class DriversLimiter:
 
 
 class Permits:
-    """The requests of one worker, at the driver's limiter."""
+    """The requests of one worker at the driver's limiter."""
 
     def __init__(self, limiter: Limiter, send: Callable[[Sequence[Permitted]], Awaitable[None]]) -> None:
         self._limiter = limiter
@@ -122,6 +122,6 @@ class Permits:
             self._limiter.release(asked.endpoint, RequestReport(asked.tokens, None, ok=None))
 
     def close(self) -> None:
-        """Give back all that a worker has, which is gone."""
+        """Release all permits of a lost worker."""
         for number in [*self._asked]:
             self._withdraw(number)

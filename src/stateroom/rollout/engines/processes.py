@@ -1,4 +1,4 @@
-"""`ProcessEngine`: workers in processes of this machine, each at the other end of a socket."""
+"""`ProcessEngine`: workers in processes on this machine, connected by sockets."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from stateroom.rollout.engines.worker import EpisodeWorker, Heartbeat, Link, ope
 from stateroom.rollout.plan import RunPlan
 
 STOP_SECONDS = 10.0
-"""Seconds that a worker has to end."""
+"""The time that a worker has to stop, in seconds."""
 
 PROGRAM = "from stateroom.rollout.engines.processes import main; main()"
 
 LENGTH_BYTES = 4
-"""Bytes before each message: its length."""
+"""The prefix of each message: its length."""
 
 
 class ProcessEngine(Engine):
-    """A worker in each of some processes; by default as many as there are cores.
+    """One worker per process; by default one per core.
 
     Raises `UnsupportedSystem` on Windows, where a process cannot inherit an open socket by its number.
     """
@@ -58,7 +58,7 @@ class ProcessEngine(Engine):
                 ours.close()
                 raise
             self.resources.callback(writer.close)
-            process = await asyncio.create_subprocess_exec(  # last, so that no process is left if this is cancelled
+            process = await asyncio.create_subprocess_exec(  # last, so no process is left over if this is cancelled
                 sys.executable, "-c", PROGRAM, str(theirs.fileno()), pass_fds=[theirs.fileno()]
             )
         worker = _ProcessWorker(process, reader, writer, silence=self.plan.lease)
@@ -68,7 +68,7 @@ class ProcessEngine(Engine):
 
 
 class _ProcessWorker:
-    """The driver's end."""
+    """The driver's side of a worker."""
 
     def __init__(self, process: Process, reader: StreamReader, writer: StreamWriter, *, silence: float) -> None:
         self._process = process
@@ -77,7 +77,7 @@ class _ProcessWorker:
         self._silence = silence
 
     async def introduce(self, plan: PickledPlan, slots: int) -> None:
-        """Tell it its plan, and wait until it is ready."""
+        """Send it the plan, and wait until it is ready."""
         await self._write((plan, slots))
         if isinstance(refused := await self._read(), Refused):
             raise refused.error()
@@ -111,7 +111,7 @@ class _ProcessWorker:
         return WorkerLost(f"worker process {self._process.pid} has died")
 
     async def stop(self) -> None:
-        """Hang up, at which the process ends; one that does not is killed."""
+        """Close the connection, which ends the process; kill it if it does not end."""
         self._writer.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
@@ -123,7 +123,7 @@ class _ProcessWorker:
 
 
 async def write(writer: StreamWriter, message: Any) -> None:
-    """Send a message to our own process at the other end."""
+    """Send a message to the process at the other end, which is trusted."""
     content = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     writer.write(len(content).to_bytes(LENGTH_BYTES, "big") + content)
     await writer.drain()
@@ -138,8 +138,8 @@ async def read(reader: StreamReader) -> Any:
 
 
 def main() -> None:
-    """Work for the driver at the other end of a socket, until it hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's
+    """Work for the driver at the other end of a socket until it closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         asyncio.run(_work(connection))
 
@@ -162,7 +162,7 @@ async def _work(connection: socket.socket) -> None:
 async def _talk(
     worker: EpisodeWorker, heartbeat: Heartbeat, reader: StreamReader, writer: StreamWriter, *, beat: float
 ) -> None:
-    """Pass messages on, until the driver hangs up."""
+    """Exchange messages until the driver closes the connection."""
 
     async def hear() -> None:
         while True:
@@ -182,6 +182,6 @@ async def _talk(
         hearing.result()
     finally:
         hearing.cancel()
-        end = Timer(STOP_SECONDS, os._exit, [1])  # nobody is left who could kill a process that does not end
+        end = Timer(STOP_SECONDS, os._exit, [1])  # the driver may be gone and unable to kill this process
         end.daemon = True
         end.start()

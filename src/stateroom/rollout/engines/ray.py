@@ -1,4 +1,4 @@
-"""`RayEngine`: workers on a Ray cluster, each an actor."""
+"""`RayEngine`: workers as actors on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from stateroom.rollout.plan import RunPlan
 from stateroom.store import without_secrets
 
 STOP_SECONDS = 10.0
-"""Seconds that a worker has to end."""
+"""The time that a worker has to stop, in seconds."""
 
 GATHER_SECONDS = 0.02
-"""Seconds in which a worker gathers what it has to tell: a call on Ray costs more than a short episode."""
+"""The time in which a worker batches messages, in seconds: a call on Ray costs more than a short episode."""
 
 CONNECT_SECONDS = 10.0
-"""Seconds to connect to a cluster."""
+"""The time limit to connect to a cluster, in seconds."""
 
 OF_ONE_MACHINE = ("memory", "sqlite", "file")
 """Stores that other machines cannot reach."""
 
 
 class RayEngine(Engine):
-    """A worker on each core of a cluster: the one at an address, or a new one on this machine."""
+    """One worker per core of a Ray cluster: the one at an address, or a new one on this machine."""
 
     def __init__(self, plan: RunPlan, address: str | None) -> None:
         super().__init__(plan, 1)
@@ -70,7 +70,7 @@ class RayEngine(Engine):
 
 
 async def _check_answers(address: str | None) -> None:
-    """Raise `OSError` if nothing listens at HOST:PORT: Ray itself would go on trying for minutes."""
+    """Raise `OSError` if nothing listens at HOST:PORT, because Ray itself would retry for minutes."""
     host, _, port = (address or "").rpartition(":")
     if host and port.isdecimal():
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -82,13 +82,13 @@ def _ensure_shared_store(url: str) -> None:
     if url.partition(":")[0] in OF_ONE_MACHINE:
         raise InvalidOption(
             "store",
-            f"the workers of a Ray cluster cannot all reach {without_secrets(url)}; give one that they share, such as "
-            "redis://HOST or postgresql://HOST/DATABASE",
+            f"workers on other machines of a Ray cluster cannot reach {without_secrets(url)}; give a shared store, "
+            "such as redis://HOST or postgresql://HOST/DATABASE",
         )
 
 
 class _RayWorker:
-    """The driver's end."""
+    """The driver's side of a worker."""
 
     def __init__(self, actor: Any, *, silence: float) -> None:
         self._actor = actor
@@ -100,7 +100,7 @@ class _RayWorker:
             raise refused.error()
 
     async def send(self, messages: Sequence[ToWorker]) -> None:
-        self._actor.send.remote(messages)  # a busy actor replies late, and one that is gone is noticed by `receive`
+        self._actor.send.remote(messages)  # not awaited: a busy actor replies late, and `receive` notices a lost one
 
     async def receive(self) -> Sequence[FromWorker]:
         try:

@@ -1,4 +1,4 @@
-"""`EpisodeWorker`: runs the episodes that a driver gives it, in any process."""
+"""`EpisodeWorker`: runs the episodes that a driver assigns to it, in any process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stateroom.rollout.rows import COST, PARENT, SESSION, Key, Row, given_row, k
 from stateroom.session import Session, Verdict
 
 LEASE_RETRY_SECONDS = 0.2
-"""Seconds between two attempts to lease a session."""
+"""The pause between two attempts to lease a session, in seconds."""
 
 
 class Starter:
@@ -36,9 +36,9 @@ class Starter:
         self._transcripts = transcripts
 
     def starts(self, rows: list[Row], *, resumes: bool) -> Iterator[tuple[Row, Start]]:
-        """Each row with the function that starts its episode. A group is seeded when its first episode starts.
+        """Each row with a function that starts its episode. A group is seeded when its first episode starts.
 
-        With `resumes`, another worker may have begun them.
+        With `resumes`, another worker may have begun the episodes.
         """
         find = self._find if resumes else _find_none
         if self._plan.options.group is None:
@@ -52,7 +52,7 @@ class Starter:
             return self._started(await self._find_or_seed(row, find))
         session = await find(row)
         transcript = None if session is None else await self._transcripts.find(row)
-        if session is None or transcript is None:  # or what was said was said in a session that is gone
+        if session is None or transcript is None:  # or the transcript belongs to a lost session
             session, transcript = await self._seed(row), await self._transcripts.begin(row)
         return EpisodeStart(session, transcript.agent, transcript)
 
@@ -69,7 +69,7 @@ class Starter:
             return session
         try:
             return await self._seed(row)
-        except StoreError:  # the worker that had it before may have come first after all
+        except StoreError:  # the previous worker may have been first after all
             if (session := await find(row)) is None:
                 raise
             return session
@@ -87,11 +87,11 @@ Find = Callable[[Row], Awaitable[EpisodeSession | None]]
 
 
 async def _find_none(row: Row) -> None:
-    """The session of an episode that nobody has begun."""
+    """The session of an episode that has not begun."""
 
 
 class _Group:
-    """The sessions of one task's episodes: when the first of them starts, one is seeded and forked for all."""
+    """The sessions of a group of episodes: when the first one starts, a session is seeded and forked for all."""
 
     def __init__(
         self, rows: Sequence[Row], backend: Backend, seed: Callable[[Row], Awaitable[EpisodeSession]], find: Find
@@ -105,7 +105,7 @@ class _Group:
         self._failure: Exception | None = None
 
     async def session_of(self, row: Row) -> EpisodeSession:
-        """The session of a member. If the group could not be seeded, every member raises the same error."""
+        """The session of a member. If the group cannot be seeded, every member raises the same error."""
         async with self._lock:
             if self._failure is not None:
                 raise self._failure
@@ -124,7 +124,7 @@ class _Group:
         return {key: session or forks[key] for key, session in begun.items()}
 
     async def _fork(self, rows: Sequence[Row]) -> Sequence[EpisodeSession]:
-        """New sessions for rows, which may name them and their parent."""
+        """Fork sessions for rows, which may name the sessions and their parent."""
         origin = rows[0].get(PARENT)
         row = {**given_row(rows[0]), "_ng_rollout_index": 0}
         parent = await self._seed(row if origin is None else {**row, SESSION: origin["session"]})
@@ -139,12 +139,12 @@ class _Group:
 async def take_over(started: EpisodeStart, seconds: float, leases: AsyncExitStack) -> None:
     """Lease the session of an episode that another worker may have begun, until a stack ends.
 
-    The lease raises the session's fence, so that whatever the other worker still sends is refused.
+    The lease raises the session's fence, so later writes of the other worker are refused.
     """
     end = monotonic() + 2 * seconds
     while started.stored is not None:
         try:
-            with suppress(SessionClosed, SessionExpired):  # then nobody changes it any more
+            with suppress(SessionClosed, SessionExpired):  # then it can no longer change
                 await leases.enter_async_context(started.stored.lease(seconds))
             return
         except SessionLeased:
@@ -154,26 +154,26 @@ async def take_over(started: EpisodeStart, seconds: float, leases: AsyncExitStac
 
 
 class Link:
-    """What ties a worker to its driver: what it has to tell, the driver's limiter, and its heartbeat."""
+    """Connects a worker to its driver: outgoing messages, the driver's limiter, and the heartbeat."""
 
     def __init__(self, heartbeat: Heartbeat) -> None:
         self.heartbeat = heartbeat
-        self.limiter = DriversLimiter(self.tell)
+        self.limiter = DriversLimiter(self.report)
         self._told: list[FromWorker] = []
         self._error: Exception | None = None
         self._news = asyncio.Event()
 
-    def tell(self, message: FromWorker) -> None:
+    def report(self, message: FromWorker) -> None:
         self._told.append(message)
         self._news.set()
 
     def fail(self, error: Exception) -> None:
-        """Say that the worker cannot go on."""
+        """Report that the worker cannot continue."""
         self._error = error
         self._news.set()
 
     async def take(self) -> Sequence[FromWorker]:
-        """What there is to tell, when there is something."""
+        """Wait for messages to the driver."""
         await self._news.wait()
         if self._error is not None:
             raise self._error
@@ -184,7 +184,7 @@ class Link:
 
 @asynccontextmanager
 async def open_worker(plan: RunPlan, slots: int, link: Link) -> AsyncIterator[EpisodeWorker]:
-    """A worker on the plan's store or server, which runs `slots` episodes at a time."""
+    """Open a worker for the plan's store or server that runs `slots` episodes at a time."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(plan.model)
         backend = await stack.enter_async_context(plan.backend(forks=plan.options.group is not None))
@@ -197,16 +197,16 @@ async def open_worker(plan: RunPlan, slots: int, link: Link) -> AsyncIterator[Ep
 
 
 class EpisodeWorker:
-    """Runs episodes, and tells what comes of each. In the driver's own process it is the `Worker` itself."""
+    """Runs episodes and reports their results. In the driver's process it is the `Worker` itself."""
 
     def __init__(self, plan: RunPlan, starter: Starter, slots: int, link: Link) -> None:
         self._plan = replace(plan, model=GuardedSource(plan.model, link.heartbeat))
         self._starter = starter
         self._link = link
         self._waiting: asyncio.Queue[tuple[Row, Start, bool]] = asyncio.Queue()
-        """Rows with the function that starts each, and whether another worker may have begun it."""
+        """Rows, each with the function that starts it and whether another worker may have begun it."""
         self._sessions: dict[Key, EpisodeSession] = {}
-        """The sessions of episodes that have ended, until their rows are written."""
+        """The sessions of finished episodes, until their rows are written."""
         self._closing: set[asyncio.Task[None]] = set()
         self._tasks = [asyncio.create_task(self._work()) for _ in range(slots)]
 
@@ -225,7 +225,7 @@ class EpisodeWorker:
         return await self._link.take()
 
     async def stop(self) -> None:
-        """Interrupt the episodes, and close the sessions of those that are written."""
+        """Interrupt the episodes, and close the sessions of written ones."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._closing, return_exceptions=True)
@@ -250,7 +250,7 @@ class EpisodeWorker:
             return await run_episode(self._plan, hold, row, self._watched)
 
     def _watched(self, session: EpisodeSession, row: Row) -> WatchedSession:
-        return WatchedSession(session, row, lambda failure: self._link.tell(ToolFailed(failure)))
+        return WatchedSession(session, row, lambda failure: self._link.report(ToolFailed(failure)))
 
     def _finish(self, row: Row, ended: EpisodeEnd) -> None:
         key, failed = key_of(row), ended.failed
@@ -258,10 +258,10 @@ class EpisodeWorker:
             self._sessions[key] = ended.session
         error = cause_line(ended.row) if failed else None
         transient, cost = failed and not ended.row["_ng_failure_terminal"], ended.row.get(COST, 0.0)
-        self._link.tell(Finished(key, ended.line, error, transient, ended.waits_in, cost))
+        self._link.report(Finished(key, ended.line, error, transient, ended.waits_in, cost))
 
     def _close(self, keys: Iterable[Key]) -> None:
-        """Close sessions whose rows are written: until then their episodes could be resumed."""
+        """Close sessions whose rows are written; until then their episodes can be resumed."""
         for key in keys:
             if (session := self._sessions.pop(key, None)) is not None:
                 task = asyncio.create_task(close_quietly(session))
@@ -269,37 +269,37 @@ class EpisodeWorker:
                 task.add_done_callback(self._closing.discard)
 
 
-# Heartbeats: a driver that hears nothing of a worker for a while gives its episodes to others. A worker that was
-# stopped for so long, and wakes up, must not act in them any more: what it would commit is refused by the fence, but
-# its tools and its model would run for nothing.
+# Heartbeats: a driver reassigns the episodes of a worker that has been silent for a while. If that worker was only
+# suspended and wakes up, it must not continue them: the fence refuses its commits, but its tools and its model would
+# run in vain.
 
 HEARTBEAT_SHARE = 2 / 3
-"""A worker relies on its heartbeat for this share of the time after which its driver gives it up."""
+"""The share of the driver's timeout for which a worker relies on its heartbeat."""
 
 
 class HeartbeatLost(StateroomError, transient=True):
-    """This worker was silent for too long: its episodes are those of others now."""
+    """This worker was silent for too long, and its episodes were reassigned."""
 
 
 class Heartbeat:
-    """Lasts while the driver hears of the worker."""
+    """Valid while the driver hears from the worker."""
 
     def __init__(self, seconds: float = inf) -> None:
         self._seconds = seconds
         self._until = monotonic() + HEARTBEAT_SHARE * seconds
 
     def renew(self) -> None:
-        """The driver has just heard of the worker."""
+        """Record that the driver has just heard from the worker."""
         self.check()
         self._until = monotonic() + HEARTBEAT_SHARE * self._seconds
 
     def check(self) -> None:
         if monotonic() > self._until:
-            raise HeartbeatLost("this worker was silent for too long: others have its episodes now")
+            raise HeartbeatLost("this worker was silent for too long, and its episodes were reassigned")
 
 
 class GuardedSession(WrappedWorkspace):
-    """The session of an episode, in which a worker acts while its heartbeat lasts."""
+    """The session of an episode, usable only while the worker's heartbeat is valid."""
 
     def __init__(self, session: EpisodeSession, heartbeat: Heartbeat) -> None:
         super().__init__(session)
@@ -335,7 +335,7 @@ class GuardedSession(WrappedWorkspace):
 
 
 class GuardedModel(Model):
-    """A model that a worker asks while its heartbeat lasts."""
+    """A model, usable only while the worker's heartbeat is valid."""
 
     def __init__(self, model: Model, heartbeat: Heartbeat) -> None:
         self.name = model.name
@@ -348,7 +348,7 @@ class GuardedModel(Model):
 
 
 class GuardedSource(ModelSource):
-    """Gives each episode a model that a worker asks while its heartbeat lasts."""
+    """Gives each episode a model that is usable only while the worker's heartbeat is valid."""
 
     def __init__(self, source: ModelSource, heartbeat: Heartbeat) -> None:
         super().__init__(source.name, source.for_episode, source.close, connects=source.connects)

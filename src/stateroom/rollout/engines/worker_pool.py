@@ -1,6 +1,6 @@
-"""`WorkerPool`: the workers of a run, in this process, in processes of this machine, or on a Ray cluster.
+"""`WorkerPool`: the workers of a run, in this process, in processes on this machine, or on a Ray cluster.
 
-It shares out rows, and gives what comes of each, exactly once.
+It assigns rows to workers, and collects the result of each row exactly once.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ logger = logging.getLogger(__name__)
 Collect = Callable[[Finished | ToolFailed], None]
 
 MAX_LOSSES = 5
-"""Workers that may be lost in a row without finishing an episode between them."""
+"""The most workers that may be lost in a row without a finished episode in between."""
 
 PAUSES = Pauses(first=0.8, longest=10.0)
-"""Before a worker takes the place of one that was lost, by how many were lost in a row."""
+"""The pauses before a lost worker is replaced, by the number lost in a row."""
 
 ROWS_AHEAD = 2
-"""Rows that wait at a worker, for each that it finished since it was last given some: it never waits for its driver."""
+"""Rows queued at a worker for each row that it finished since the last assignment, so it never waits for its driver."""
 
 
 class LocalEngine(Engine):
-    """One worker, in this process."""
+    """A single worker in this process."""
 
     def __init__(self, plan: RunPlan) -> None:
         super().__init__(plan, 1)
@@ -56,7 +56,7 @@ class LocalEngine(Engine):
 
 
 def _open_engine(plan: RunPlan) -> Engine:
-    """The engine that a plan names."""
+    """The engine of a plan."""
     kind, _, rest = plan.options.engine.partition(":")
     match kind:
         case "local" if not rest:
@@ -70,12 +70,12 @@ def _open_engine(plan: RunPlan) -> Engine:
                 from stateroom.rollout.engines.ray import RayEngine  # noqa: PLC0415 - an extra
             return RayEngine(plan, rest or None)
     raise InvalidOption(
-        "engine", f"there is no {plan.options.engine!r}, but local, processes, processes:N, ray and ray:ADDRESS"
+        "engine", f"unknown engine {plan.options.engine!r}; choose local, processes, processes:N, ray or ray:ADDRESS"
     )
 
 
 class WorkerPool:
-    """The workers of a plan. Use it as an async context manager; the first worker starts then."""
+    """The workers of a plan. Use it as an async context manager, which starts the first worker."""
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
@@ -84,9 +84,9 @@ class WorkerPool:
         self._first: Worker | None = None
         self._left: Iterator[Assign] = iter(())
         self._again: deque[Assign] = deque()
-        """Rows of workers that were lost."""
+        """Rows of lost workers."""
         self._given = 0
-        """Rows that workers have."""
+        """The number of rows assigned to workers."""
         self._losses = 0
         self._changed = asyncio.Event()
         self._may_start: Callable[[], bool] | None = None
@@ -108,9 +108,9 @@ class WorkerPool:
     async def run(
         self, rows: Iterable[Row], collect: Collect, *, resumes: bool, may_start: Callable[[], bool] | None = None
     ) -> None:
-        """Run the episodes of all rows. `collect` is called with what workers tell, and writes rows.
+        """Run the episodes of all rows. `collect` is called with the messages of workers, and writes rows.
 
-        With `resumes`, an earlier process may have begun them. No more are started once `may_start` says no.
+        With `resumes`, an earlier process may have begun them. No episode starts once `may_start` returns False.
         """
         self._may_start = may_start
         self._left = (Assign(batch, resumes) for batch in self._batches(rows))
@@ -118,7 +118,9 @@ class WorkerPool:
         first, self._first = self._first, None
         tasks = [asyncio.create_task(self._employ(worker)) for worker in (first, *[None] * (self._engine.workers - 1))]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)  # the first to end: all rows are done
+            await asyncio.wait(
+                tasks, return_when=asyncio.FIRST_COMPLETED
+            )  # the first worker ends when all rows are done
         finally:
             for task in tasks:
                 task.cancel()
@@ -128,13 +130,13 @@ class WorkerPool:
                 raise error
 
     def _batches(self, rows: Iterable[Row]) -> Iterator[list[Row]]:
-        """Rows as they are given: the episodes of a group together, others one by one."""
+        """Rows as they are assigned: groups together, others one by one."""
         if self._plan.options.group is None:
             return ([row] for row in rows)
         return ([*members] for _, members in groupby(rows, lambda row: row["_ng_task_index"]))
 
     async def _employ(self, worker: Worker | None) -> None:
-        """Keep one worker at work until all rows are done; if it is lost, start another."""
+        """Keep a worker busy until all rows are done; replace it if it is lost."""
         while True:
             given: dict[Key, Row] = {}
             try:
@@ -144,8 +146,10 @@ class WorkerPool:
                 self._losses += 1
                 if self._losses > MAX_LOSSES:
                     why = f"{self._losses} workers were lost in a row"
-                    raise EngineFailed(f"{why}, the last one: {error}; what is done is kept: resume the run") from error
-                logger.warning("%s; its %d episodes go on elsewhere", error, len(given))
+                    raise EngineFailed(
+                        f"{why}, most recently: {error}; finished episodes are kept, so resume the run"
+                    ) from error
+                logger.warning("%s; its %d episodes continue elsewhere", error, len(given))
                 self._return(given)
             finally:
                 if worker is not None:
@@ -154,7 +158,7 @@ class WorkerPool:
             await asyncio.sleep(PAUSES.after(self._losses))
 
     async def _feed(self, worker: Worker, given: dict[Key, Row]) -> None:
-        """Give a worker rows, and collect what it tells, until all rows are done."""
+        """Assign rows to a worker, and collect its results, until all rows are done."""
         permits = Permits(self._limiter, worker.send)
         slots = self._engine.slots
         written: list[Key] = []
@@ -176,7 +180,7 @@ class WorkerPool:
             permits.close()
 
     def _take(self, given: dict[Key, Row], most: int) -> Iterator[Assign]:
-        """Rows for a worker, until it has as many as it should."""
+        """Rows for a worker, up to its share."""
         while len(given) < most:
             batch = self._again.popleft() if self._again else self._next()
             if batch is None:
@@ -189,7 +193,7 @@ class WorkerPool:
         return next(self._left, None) if self._may_start is None or self._may_start() else None
 
     def _collected(self, messages: Iterable[FromWorker], given: dict[Key, Row], permits: Permits) -> list[Key]:
-        """Collect what a worker tells; gives the episodes whose rows are written now."""
+        """Collect the messages of a worker; returns the episodes whose rows are now written."""
         written: list[Key] = []
         for message in messages:
             if isinstance(message, AboutRequest):
@@ -206,12 +210,12 @@ class WorkerPool:
         return written
 
     def _return(self, given: dict[Key, Row]) -> None:
-        """Take the rows of a worker that is lost."""
+        """Take back the rows of a lost worker."""
         self._given -= len(given)
         self._again.extend(Assign(batch, resumes=True) for batch in self._batches(given.values()))
         self._wake()
 
     def _wake(self) -> None:
-        """Let workers without rows look again."""
+        """Wake workers without rows."""
         self._changed.set()
         self._changed = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Episodes that branch: trees over an environment, grown by a policy and a rule."""
+"""Branching episodes: trees over an environment, grown by a policy and a rule."""
 
 from stateroom.rollout.trees.rules import Beam, BestOf, MonteCarlo, Rule
 from stateroom.rollout.trees.runner import BranchOptions, BranchPlan, GrownTree, TreeReport, branch, plan_branches

@@ -14,23 +14,23 @@ from stateroom.session import contained
 
 
 class Rule(Protocol):
-    """Grows a tree with `tree.branch`, and chooses the answer."""
+    """Grows a tree with `tree.branch` and chooses the answer."""
 
     async def grow(self, tree: Tree) -> Node | None:
-        """Grow the tree of a task; gives the end that is the answer, or None if there is none."""
+        """Grow the tree of a task; returns the end that is the answer, if any."""
 
 
 @dataclass(frozen=True)
 class BestOf:
     """The best of several branches at one step.
 
-    It chooses by the true rewards, and so shows what a perfect judge of finished episodes would gain.
+    It chooses by true rewards, and so shows the gain of a perfect judge of finished episodes.
     """
 
     n: int = 4
     """Branches, each played to the end."""
     at: int = 0
-    """Answers of the policy before the branches, which share them."""
+    """The number of policy answers that all branches share."""
 
     async def grow(self, tree: Tree) -> Node | None:
         trunk = await tree.branch(tree.root, steps=self.at) if self.at else [tree.root]
@@ -41,10 +41,10 @@ class BestOf:
 
 @dataclass(frozen=True)
 class Beam:
-    """At each step, the best nodes branch, and the best of the new nodes continue.
+    """At each step, the best nodes branch, and the best new nodes continue.
 
-    The value of a node is the mean reward of continuations, which are played to the end only for that; the answer is
-    one of the episodes that were grown step by step.
+    The value of a node is the mean reward of continuations that are played to the end only for this estimate. The
+    answer is one of the episodes that were grown step by step.
     """
 
     n: int = 2
@@ -67,7 +67,7 @@ class Beam:
 
 @dataclass(frozen=True)
 class MonteCarlo:
-    """One episode of the policy, with the value of each of its states: the mean reward of continuations."""
+    """One episode of the policy, with the value of each state: the mean reward of continuations."""
 
     n: int = 4
     """Continuations of each state."""
@@ -83,24 +83,24 @@ RULES: dict[str, type[Rule]] = {"best-of": BestOf, "beam": Beam, "monte-carlo": 
 
 
 def find_rule(name: str, settings: dict[str, int]) -> Rule:
-    """The rule of a name, or of `module:Class`, with its settings."""
+    """Create the rule with a name, or `module:Class`, and its settings."""
     kind: Any = RULES.get(name)
     if kind is None:
         if ":" not in name:
             known = ", ".join(RULES)
-            raise InvalidOption("rule", f"there is no {name!r}; there are {known}. One of your own is module:Class")
+            raise InvalidOption("rule", f"unknown rule {name!r}; choose {known}, or module:Class for your own")
         kind = load_class(name)
     if not (isinstance(kind, type) and inspect.iscoroutinefunction(getattr(kind, "grow", None))):
-        raise InvalidOption("rule", f"{name} is not one: a class with a method `async def grow(self, tree)`")
+        raise InvalidOption("rule", f"{name} is not a rule, which needs a method `async def grow(self, tree)`")
     taken = inspect.signature(kind).parameters
     for setting in settings:
         if setting not in taken:
-            raise InvalidOption(setting, f"{name} has no such setting; it has {', '.join(taken) or 'none'}")
+            raise InvalidOption(setting, f"{name} has no such setting; available: {', '.join(taken) or 'none'}")
     try:
         with contained:
             made: Rule = kind(**settings)
     except StateroomError:
         raise
     except Exception as error:
-        raise InvalidOption("rule", f"{name} cannot be made: {type(error).__name__}: {error}") from error
+        raise InvalidOption("rule", f"cannot create {name}: {type(error).__name__}: {error}") from error
     return made

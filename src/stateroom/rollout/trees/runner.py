@@ -1,4 +1,4 @@
-"""The runner that branches: grows a tree in each task, and writes its nodes and its episodes."""
+"""The runner for branching: grows a tree for each task, and writes its nodes and episodes."""
 
 from __future__ import annotations
 
@@ -30,31 +30,37 @@ from stateroom.session import contained
 
 @options
 class BranchOptions(CollectOptions):
-    """The options of a run that branches."""
+    """The options of a branching run."""
 
     rule: Annotated[
         str | Rule,
         Unchecked,
-        Field(description="best-of, beam, monte-carlo, or your own: module:Class or path.py:Class."),
+        Field(description="The rule: best-of, beam, monte-carlo, or your own as module:Class or path.py:Class."),
         Option("-R"),
     ] = "best-of"
     n: Annotated[
         int | None,
-        Field(ge=1, description="Branches per node: 4 for best-of, 2 for beam, 4 for monte-carlo."),
+        Field(ge=1, description="Branches per node; by default 4 for best-of, 2 for beam, 4 for monte-carlo."),
         Option("-n"),
     ] = None
-    at: Annotated[int | None, Field(ge=0, description="best-of: answers that all branches share (0).")] = None
-    width: Annotated[int | None, Field(ge=1, description="beam: nodes that continue at each step (2).")] = None
-    continuations: Annotated[
-        int | None, Field(ge=0, description="beam: continuations that estimate a node's value (2).")
+    at: Annotated[
+        int | None, Field(ge=0, description="best-of: the number of answers that all branches share; by default 0.")
     ] = None
-    max_branches: Annotated[int | None, Field(ge=1, description="Branches per task.")] = None
-    max_nodes: Annotated[int | None, Field(ge=1, description="Nodes per task after which no branch begins.")] = None
+    width: Annotated[int | None, Field(ge=1, description="beam: nodes that continue at each step; by default 2.")] = (
+        None
+    )
+    continuations: Annotated[
+        int | None, Field(ge=0, description="beam: continuations to estimate the value of a node; by default 2.")
+    ] = None
+    max_branches: Annotated[int | None, Field(ge=1, description="The maximum number of branches per task.")] = None
+    max_nodes: Annotated[
+        int | None, Field(ge=1, description="The number of nodes per task after which no branch starts.")
+    ] = None
 
 
 @dataclass(frozen=True)
 class BranchPlan(Plan):
-    """A run that grows a tree in each task. Each branch has its own policy and its own deadline."""
+    """A run that grows a tree for each task. Each branch has its own policy and deadline."""
 
     options: BranchOptions
     files: TreeFiles
@@ -62,9 +68,9 @@ class BranchPlan(Plan):
 
     @classmethod
     def of(cls, options: BranchOptions) -> BranchPlan:
-        """The run with some options."""
+        """Create the plan for options."""
         if options.server is not None and options.store is not None:
-            raise InvalidOption("store", "not together with a server, which has a store of its own")
+            raise InvalidOption("store", "cannot be combined with a server, which has its own store")
         given = {"n": options.n, "at": options.at, "width": options.width, "continuations": options.continuations}
         settings = {name: value for name, value in given.items() if value is not None}
         rule = find_rule(options.rule, settings) if isinstance(options.rule, str) else options.rule
@@ -73,39 +79,39 @@ class BranchPlan(Plan):
 
 @takes(BranchOptions)
 def plan_branches(options: BranchOptions) -> BranchPlan:
-    """Plan a run that branches."""
+    """Plan a branching run."""
     return BranchPlan.of(options)
 
 
 @dataclass
 class TreeReport:
-    """The results of a run that branches."""
+    """The results of a branching run."""
 
     tasks: int
     tool_failures: ToolFailures
-    """Tool calls that failed because of the author's code."""
+    """Tool calls that failed because of errors in the environment."""
     failed: int = 0
     """Tasks without an answer."""
     branches: int = 0
     broken: int = 0
-    """Branches that failed."""
+    """Failed branches."""
     rows: list[Row] = field(default_factory=list)
-    """The answers: the measurements of each, and of its tree."""
+    """The measurements of the answers and their trees."""
     first_error: str | None = None
-    """The error of the first branch, or task, that failed, with its place in the author's code, if that is known."""
+    """The error of the first failed branch or task, with its place in user code if known."""
     metrics: dict[str, Any] = field(default_factory=dict)
     elapsed: float = 0.0
-    """Seconds that it took."""
+    """The time taken, in seconds."""
 
 
 class GrownTree(NamedTuple):
-    """The rows of a tree, as they are written; none if its task could not be seeded."""
+    """The written rows of a tree; empty if its task could not be seeded."""
 
     task: int
     nodes: list[Row]
-    """Each after its parent."""
+    """The nodes, each after its parent."""
     episodes: list[Row]
-    """Those that ended with a reward, by their rollout index."""
+    """The episodes with a reward, by rollout index."""
 
 
 async def branch(
@@ -113,9 +119,9 @@ async def branch(
     on_branch: Callable[[Node], None] = lambda node: None,
     on_tree: Callable[[GrownTree], None] = lambda tree: None,
 ) -> TreeReport:
-    """Grow a tree in each task, `concurrency` branches at a time.
+    """Grow a tree for each task, `concurrency` branches at a time.
 
-    `on_branch` is called with each branch that is done, and `on_tree` with what there is of each task.
+    `on_branch` is called with each finished branch, and `on_tree` with each tree, even an incomplete one.
     """
     plan.check_model()
     inputs = [*plan.inputs_for(1)]
@@ -156,7 +162,7 @@ class _Runner:
         self._on_tree = on_tree
 
     async def grow(self, row: Row) -> None:
-        """Grow the tree of a task, and write what there is of it even if the rule fails."""
+        """Grow the tree of a task, and write it even if the rule fails."""
         try:
             with contained:
                 root = await self._root(row)
@@ -198,7 +204,7 @@ class _Runner:
                 f"the rule {name} found no answer among the {len(tree.ends())} ends of {tree.branches} branches"
             )
         if not isinstance(answer, Node) or answer.reward is None or answer not in tree:
-            raise ModelFailed(f"the rule {name} must give an end of its tree, or None, and not {answer!r:.100}")
+            raise ModelFailed(f"the rule {name} must return an end of its tree or None, not {answer!r:.100}")
         return answer
 
 

@@ -1,4 +1,4 @@
-"""Trees: all episodes of one task that branch off one another, and the file of their nodes."""
+"""Trees: the branching episodes of a task, and the file of their nodes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from stateroom.rollout.rows import Finite, Row, failure_fields
 from stateroom.session import AgentInMemory, contained
 
 Status = Literal["open", "completed", "incomplete", "failed"]
-"""Whether an episode can continue from a node, or how it ended there: by itself, at a limit, or with an error."""
+"""Whether an episode can continue from a node, or how it ended there: normally, at a limit, or with an error."""
 
 
 @dataclass(eq=False)
 class Node:
-    """A session at a revision, and the policy's answer that led there, with its results or the user's reply."""
+    """A session at a revision, and the policy's answer that led to it, with its results or the user's reply."""
 
     id: str
     """`0` is the root, `0.2` the first step of its second branch, and `0.2+1` the next step of the same branch."""
@@ -40,11 +40,11 @@ class Node:
     revision: int | None
     """None without a state."""
     items: list[Item] = field(default_factory=list)
-    """What was said since the parent."""
+    """The items since the parent."""
     agent: AgentInMemory | None = None
-    """The agent as it was here, if its conversation is not in the session's log."""
+    """The agent at this node, if its conversation is not in the session's log."""
     order: int = 0
-    """The place among the parent's children: first the next step of the same branch, then branches that began there."""
+    """The position among the parent's children: first the next step of the same branch, then the new branches."""
     status: Status = "open"
     outcome: Row | None = None
     """The measurements of an episode that ended here, with its reward."""
@@ -52,20 +52,20 @@ class Node:
     """Why a branch failed here."""
     children: list[Node] = field(default_factory=list)
     begun: int = 0
-    """Branches that began here."""
+    """The number of branches that began here."""
     ends: list[float] = field(default_factory=list)
     """The rewards of the branches that began here and were played to the end."""
 
     def __post_init__(self) -> None:
         self.depth: int = 0 if self.parent is None else self.parent.depth + 1
-        """Answers of policies from the root to here."""
+        """The number of policy answers from the root to here."""
 
     def __repr__(self) -> str:
         return f"<Node {self.id}, {self.status}, value {self.value}>"
 
     @property
     def ended(self) -> bool:
-        """True when nothing can branch off here."""
+        """Whether the episode ended here, so it cannot branch."""
         return self.status != "open"
 
     @property
@@ -75,12 +75,12 @@ class Node:
 
     @property
     def value(self) -> float | None:
-        """The mean reward of the branches that began here and were played to the end; of an end, its reward."""
+        """The mean reward of the branches that began here and were played to the end, or the reward of an end."""
         return fmean(self.ends) if self.ends else self.reward
 
     @property
     def visits(self) -> int:
-        """The number of rewards that the value is the mean of."""
+        """The number of rewards in the value."""
         return len(self.ends) or int(self.reward is not None)
 
     def path(self) -> list[Node]:
@@ -91,11 +91,11 @@ class Node:
         return path[::-1]
 
     def trajectory(self) -> list[Item]:
-        """Everything that was said and done from the root to here."""
+        """All items from the root to here."""
         return [item for node in self.path() for item in node.items]
 
     def below(self) -> Iterator[Node]:
-        """This node and all below it, each before its children."""
+        """This node and its descendants, each before its children."""
         waiting = [self]
         while waiting:
             node = waiting.pop()
@@ -103,7 +103,7 @@ class Node:
             waiting += sorted(node.children, key=lambda child: -child.order)
 
     def row(self, *, chosen: bool) -> Row:
-        """The node as a row of a run's file of trees."""
+        """The node as a row of the tree file."""
         return {
             "id": self.id,
             "parent": None if self.parent is None else self.parent.id,
@@ -122,14 +122,14 @@ class Node:
 
 @dataclass(frozen=True)
 class Budget:
-    """How large the tree of a task may grow. At the limit, no further branch begins."""
+    """The limits of a task's tree. At a limit, no further branch starts."""
 
     branches: int | None = None
     nodes: int | None = None
-    """Branches that have begun are finished, so that a tree may end with some more nodes."""
+    """Branches that have begun still finish, so a tree may get a few more nodes."""
 
     def left(self, tree: Tree, wanted: int) -> int:
-        """How many of the wanted branches may begin."""
+        """How many of the requested branches may start."""
         if self.nodes is not None and tree.size >= self.nodes:
             return 0
         return wanted if self.branches is None else min(wanted, self.branches - tree.branches)
@@ -137,31 +137,31 @@ class Budget:
 
 @dataclass(frozen=True)
 class TreeContext:
-    """What the trees of a run share."""
+    """The shared context of the trees of a run."""
 
     plan: Plan
     backend: Backend
     budget: Budget
     tool_failures: ToolFailures
     slots: asyncio.Semaphore
-    """Limits the branches of all trees that run at a time."""
+    """Limits the concurrent branches over all trees."""
     on_branch: Callable[[Node], None]
 
 
 class Tree:
-    """The episodes of one task, from one seed: each starts at the root, or branches off another at a node.
+    """The episodes of one task: each starts at the root, or branches off another episode at a node.
 
-    A branch is a fork of its node's session, with the same conversation, random state and clock, in which a policy of
-    its own continues. That policy's seed follows from the branch's place, so that the same tree grows again.
+    A branch is a fork of the session at its node, with the same conversation, random state and clock, and its own
+    policy. The seed of that policy is derived from the position of the branch, so a tree is reproducible.
     """
 
     def __init__(self, context: TreeContext, row: Row, root: Node) -> None:
         self.row = row
         self.root = root
         self.branches = 0
-        """Branches that have begun."""
+        """The number of branches that have begun."""
         self.size = 1
-        """The nodes of the root and of all branches that have ended."""
+        """The root and the nodes of all finished branches."""
         self._context = context
 
     def __contains__(self, node: Node) -> bool:
@@ -172,22 +172,22 @@ class Tree:
         return [node for node in self.root.below() if node.reward is not None]
 
     def best(self, nodes: Iterable[Node] | None = None) -> Node | None:
-        """The node with the highest value, by default among all ends; the first of equal ones. None if none has one."""
+        """The node with the highest value, by default among all ends. Ties go to the first; None without values."""
         valued = [node for node in (self.ends() if nodes is None else nodes) if node.value is not None]
         return max(valued, key=worth, default=None)
 
     async def branch(self, node: Node, n: int = 1, *, steps: int | None = None) -> list[Node]:
-        """Continue from a node `n` times, each time in a fork of its own, for `steps` answers or else to the end.
+        """Continue from a node `n` times, each in its own fork, for `steps` answers or to the end.
 
-        Gives the last nodes of the branches. Branches that failed, or that the budget does not allow, are missing;
-        nothing continues from where an episode has ended.
+        Returns the last nodes of the branches, without those that failed or that the budget does not allow. The result
+        is empty if the episode has ended at the node.
         """
         if node not in self:
             raise ValueError(f"{node!r} is not a node of this tree")
         if n < 0:
-            raise ValueError(f"{n} branches cannot begin at a node: 0 or more can")
+            raise ValueError(f"the number of branches must be at least 0, not {n}")
         if steps is not None and steps < 1:
-            raise ValueError(f"a branch cannot have {steps} steps: 1 or more, or None for all")
+            raise ValueError(f"the number of steps must be at least 1, or None for all, not {steps}")
         n = 0 if node.ended else self._context.budget.left(self, n)
         orders = range(node.begun + 1, node.begun + n + 1)
         node.begun += n
@@ -211,19 +211,19 @@ class Tree:
 
 
 def worth(node: Node) -> float:
-    """The value of a node, to sort by; a node without a value is last."""
+    """The sort key for the value of a node; nodes without a value are last."""
     return -inf if node.value is None else node.value
 
 
 class _Branch:
-    """Continues from a node in a fork of its session, and adds a node for each answer of its policy."""
+    """Continues from a node in a fork of its session, and adds a node for each answer of the policy."""
 
     def __init__(self, context: TreeContext, row: Row, start: Node, order: int) -> None:
         self.start = start
         self.tip = start
         """The last node."""
         self.length = 0
-        """Nodes that it has added."""
+        """The nodes added by this branch."""
         self._context = context
         self._row = row
         self._order = order
@@ -232,7 +232,7 @@ class _Branch:
         self._agent: AgentLog | None = None
 
     async def grow(self, steps: int | None) -> None:
-        """Continue for a number of answers, or to the end. Where the episode ends it is verified."""
+        """Continue for a number of answers, or to the end, where the episode is verified."""
         context, row, start = self._context, self._row, self.start
         plan = context.plan
         (self._session,) = await context.backend.fork(start.session, 1, start.revision)
@@ -244,7 +244,9 @@ class _Branch:
         workspace = context.tool_failures.watch(self._session, {**row, **session_fields(self._session)})
         trajectory = await act(workspace, log, agent, tools, task_items(row), on_step=self._on_step)
         if trajectory.status == "waiting":
-            raise ModelFailed(f"in a tree of episodes nobody can answer, and the agent asks: {trajectory.question}")
+            raise ModelFailed(
+                f"the agent asks a question, which cannot be answered in a tree of episodes: {trajectory.question}"
+            )
         if self.tip is start:  # the deadline has passed before the first answer
             await self._on_step([])
         if trajectory.reason != "max_steps" or limit == plan.options.max_steps:
@@ -264,10 +266,10 @@ class _Branch:
         self.tip.status = "completed" if trajectory.status == "completed" else "incomplete"
 
     async def fail(self, error: BaseException) -> None:
-        """Add a node that says why the branch failed, and end."""
+        """Add a node with the error, and end the branch."""
         self._add([], self.tip.revision)
         self.tip.status, self.tip.failure = "failed", failure_fields(error)
-        if self._session is not self.start.session:  # which is another branch's
+        if self._session is not self.start.session:  # that one belongs to another branch
             await close_quietly(self._session)
 
     async def _on_step(self, items: list[Item]) -> None:
@@ -306,11 +308,11 @@ class _Item(msgspec.Struct):
     def __post_init__(self) -> None:
         is_whole = None not in (self.name, self.call_id) and self.arguments is not msgspec.UNSET
         if self.type == "function_call" and not is_whole:
-            raise ValueError("a function_call without name, call_id or arguments")
+            raise ValueError("function_call without name, call_id or arguments")
 
 
 class _NodeRow(msgspec.Struct):
-    """The fields that a row must have."""
+    """The required fields of a row."""
 
     task: int = msgspec.field(name="_ng_task_index")
     id: str
@@ -324,20 +326,20 @@ class _NodeRow(msgspec.Struct):
 
 
 def read_trees(path: Path) -> dict[int, list[Row]]:
-    """The nodes in a file, in their order, by the index of their task."""
+    """The nodes in a file, in order, by task index."""
     if not path.exists():
-        raise NotFound(f"there is no file {path}")
+        raise NotFound(f"the file {path} does not exist")
     trees: dict[int, list[Row]] = {}
     known: set[tuple[int, str | None]] = set()
     for number, line in read_lines(path):
         where = f"{path}, line {number}"
         row, node = _read(where, line)
         if (node.task, node.id) in known:
-            raise BadData(f"{where}: there is a node {node.id} of task {node.task} before")
+            raise BadData(f"{where}: duplicate node {node.id} of task {node.task}")
         if node.parent is None and node.task in trees:
-            raise BadData(f"{where}: node {node.id} is a second root of task {node.task}")
+            raise BadData(f"{where}: task {node.task} has a second root, node {node.id}")
         if node.parent is not None and (node.task, node.parent) not in known:
-            raise BadData(f"{where}: node {node.id} comes before its parent {node.parent}, or without it")
+            raise BadData(f"{where}: node {node.id} does not follow its parent {node.parent}")
         known.add((node.task, node.id))
         trees.setdefault(node.task, []).append(row)
     if not trees:
@@ -353,5 +355,5 @@ def _read(where: str, line: bytes) -> tuple[Row, _NodeRow]:
     try:
         return row, msgspec.convert(row, _NodeRow)
     except msgspec.ValidationError as error:
-        wrong = f"not a node of a tree; `stateroom branch` writes them to X_tree.jsonl ({error})"
+        wrong = f"not a node of a tree file as written by `stateroom branch` ({error})"
         raise BadData(f"{where}: {wrong}") from None

@@ -1,4 +1,4 @@
-"""The kinds of tasks, and how each is made and done."""
+"""The kinds of tasks, with their generators and scripts."""
 
 from stateroom.gallery.office.kinds.kind import Asked, Call, Changes, Drawn, Kind, Say, Script
 

@@ -1,4 +1,4 @@
-"""`Kind`: how a task is drawn from the office, how its prompt is worded, and the script that does it."""
+"""`Kind`: how a task is drawn from the office, the wording of its prompt, and the script that solves it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stateroom.gallery.office.world import MAILS, NOW
 T = TypeVar("T")
 
 Asked = Mapping[str, str]
-"""The values in the prompt of a task, by their names in the wording."""
+"""The values in the prompt of a task, by name in the wording."""
 
 
 class Call(NamedTuple):
@@ -28,7 +28,7 @@ class Call(NamedTuple):
     name: str
     arguments: dict[str, Any]
     says: tuple[str, ...] = ()
-    """What the text of a mail must contain."""
+    """The texts that a mail must contain."""
 
 
 class Say(NamedTuple):
@@ -38,7 +38,7 @@ class Say(NamedTuple):
 
 
 Script = Generator[Call | Say, Any, str]
-"""Does a task: it yields each step, is sent its result, and returns the final message."""
+"""Solves a task: yields each step, receives its result, and returns the final message."""
 
 Part = Generator[Call | Say, Any, T]
 """A part of a script, which returns a value."""

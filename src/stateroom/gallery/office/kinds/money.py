@@ -1,4 +1,4 @@
-"""Tasks about expenses and files, which follow the rules of the house."""
+"""Tasks about expenses and files, which follow the rules of the company."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from stateroom.gallery.office.vocabulary import VENDORS
 from stateroom.gallery.office.world import EXPENSES, one_of, outsider, staff, workday
 
 Case = Literal["fine", "capped", "double", "large"]
-"""An expense that may be paid, is above its cap, was paid before, or needs the manager."""
+"""Whether an expense may be paid, is above its cap, was already paid, or needs the manager."""
 
 CITIES = ("Aldport", "Brennick", "Carrow", "Dunhaven", "Eastmoor", "Fallowby")
 
 
 def expense_of(world: Office, rng: Random, employee: Contact, case: Case, number: int = 1) -> Expense:
-    """A filed expense of this sort, the only one of its occasion."""
+    """A filed expense of this case, the only one of its occasion."""
     known = {occasion(each) for each in world.expenses.values() if each.employee == employee.id}
     while occasion(expense := _expense(rng, employee, case, number)) in known:
         pass
@@ -60,7 +60,7 @@ def _expense(rng: Random, employee: Contact, case: Case, number: int) -> Expense
 
 
 def twins(expense: Expense, case: Case) -> dict[str, Expense]:
-    """The expense, and the one with which it was paid before, if any."""
+    """The expense, and the earlier one with which it was already paid, if any."""
     expenses = {expense.id: expense}
     if case == "double":
         earlier = expense.model_copy(update={"id": f"EX-{EXPENSES + 9:04}", "status": "paid"})
@@ -239,7 +239,7 @@ class SettleTrip(Kind):
 
 
 class SettleSplit(Kind):
-    """Two receipts of one occasion, each below the limit, and above it together."""
+    """Two receipts of one occasion, each below the limit, but above it together."""
 
     difficulty = 5
     wordings = (
@@ -280,7 +280,7 @@ class SettleSplit(Kind):
 
 
 class ShareOutside(Kind):
-    """A person of another company asks for a file: a public one may be shared, any other needs the manager."""
+    """A person from another company asks for a file: public files may be shared, others need the manager."""
 
     difficulty = 4
     wordings = (

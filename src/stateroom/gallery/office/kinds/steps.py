@@ -22,15 +22,15 @@ def answer(mail: dict[str, Any], to: str, name: str, text: str, *says: str) -> C
 
 
 def only(results: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
-    """The result with the wanted values. Raises `LookupError` if there is none."""
+    """The result with the given values. Raises `LookupError` if none matches."""
     for result in results:
         if all(result[name] == value for name, value in wanted.items()):
             return result
-    raise LookupError(f"nothing has {wanted}")
+    raise LookupError(f"no result has {wanted}")
 
 
 def find(search: Call, **wanted: Any) -> Part[dict[str, Any]]:
-    """Search, and pick the result with the wanted values."""
+    """Search, and pick the result with the given values."""
     listed = yield search
     return only(listed["results"], **wanted)
 
