@@ -161,9 +161,8 @@ def main() -> None:
     log_to_terminal()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # so characters that a terminal cannot show do not end the command
+            # A character that the terminal cannot show must not end the command.
+            stream.reconfigure(errors="backslashreplace")
     try:
         _command()()
     except OSError as error:

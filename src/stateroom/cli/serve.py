@@ -113,9 +113,7 @@ def studio(given: OpenOptions) -> None:
 
     And to let a model continue them: stateroom studio counter --model reference
     """
-    if (
-        given.store is not None and not given.environments
-    ):  # with an environment, you can create sessions in a new store
+    if given.store is not None and not given.environments:  # an environment could fill a new store
         check_exists(given.store)
     extension = studio_of(given.mode, given, opens_browser=given.browser and _has_display())
     served = {**common_options(given, ServeOptions), "store": given.store or _default_store(given)}

@@ -201,9 +201,8 @@ class GraphThreads:
         """Remove an expired thread, so a new one can have its id."""
         with suppress(UnknownSession):
             if (await self.store.head(session)).status(self.now()) != "live":
-                await self.store.sweep(
-                    self.now()
-                )  # not `delete`, because another process may have just created it again
+                # Not `delete`, because another process may have just created it again.
+                await self.store.sweep(self.now())
 
     async def _begin_again(self, cached: CachedSession) -> None:
         """Clear a deleted thread that stays for its copies."""

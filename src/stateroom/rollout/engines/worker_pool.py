@@ -118,9 +118,8 @@ class WorkerPool:
         first, self._first = self._first, None
         tasks = [asyncio.create_task(self._employ(worker)) for worker in (first, *[None] * (self._engine.workers - 1))]
         try:
-            await asyncio.wait(
-                tasks, return_when=asyncio.FIRST_COMPLETED
-            )  # the first worker ends when all rows are done
+            # The first worker ends when all rows are done.
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
