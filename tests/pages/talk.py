@@ -30,6 +30,8 @@ told = os.fdopen(os.dup(0))
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 sys.path[0] = os.getcwd()
 warnings.simplefilter("error")
+# langsmith's, on 3.14
+warnings.filterwarnings("ignore", "'asyncio.iscoroutinefunction' is deprecated", DeprecationWarning)
 sys.modules["__main__"] = types.ModuleType("__main__")
 while line := told.readline():
     mark, path, source = json.loads(line)
