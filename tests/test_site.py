@@ -41,7 +41,7 @@ TOPICS = {
     "anti-patterns": STATE,
     "migration schema": "schemas.html",
     "conflicts": SESSIONS,
-    "when not to use": "why.html",
+    "comparison verifiers OpenEnv": "why.html",
     "windows": "quickstart.html",
 }
 """What people look for, and the page that says it, or PAGE#SECTION."""

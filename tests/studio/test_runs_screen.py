@@ -102,12 +102,12 @@ async def test_a_growing_run_is_followed(server_of_growing: Served, growing: Run
     await expect(line).to_contain_text("growing")
     await page.get_by_role("link", name="a/growing").click()
     await episodes(page, 9)
-    await expect(page.get_by_text("growing.jsonl: line 9 is cut short")).to_be_visible()
+    await expect(page.get_by_text("growing.jsonl: line 9 is incomplete and was skipped")).to_be_visible()
     with growing.rollouts.open("a") as file:
         file.write('ard": 1.0, "_ng_rollout_index": 1}\n')
     await episodes(page, 10)
     await expect(page.get_by_text("9/10")).to_be_visible()
-    await expect(page.get_by_text("is cut short")).to_have_count(0)
+    await expect(page.get_by_text("is is incomplete and was skipped")).to_have_count(0)
     await expect(page.get_by_role("row").filter(has_text="timeout")).to_be_visible()
 
 
