@@ -182,7 +182,7 @@ class ServeOptions(Limits, ServingOptions, ListenOptions):
     api_keys: Annotated[
         Path | None,
         Field(
-            description="File of API keys, one per line: NAME SHA256, and optionally sessions=N and calls=N, its limits "
+            description="File of API keys, one per line: NAME SHA256, and optionally sessions=N and calls=N, limits "
             "per minute. A client needs a key to create a session or a thread."
         ),
     ] = None
