@@ -1,11 +1,14 @@
 """Finding an environment by what a user typed."""
 
 import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
 
-from stateroom.environment import find_environment, load_class
+from stateroom.environment import find_environment, load_class, registry
 from stateroom.errors import CannotImport, InvalidEnvironment, NotFound
 from tests.messages import raises
 
@@ -94,3 +97,24 @@ def test_a_file_that_was_mended_is_read_again(folder: Path) -> None:
         load_class("broken.py:Mine")
     (folder / "broken.py").write_text("Mine = 1\n")
     assert load_class("broken.py:Mine") == 1
+
+
+class EditableFinder(MetaPathFinder):
+    """Finds the module of an editable installation, after all folders were searched."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self.path = name, path
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return spec_from_file_location(fullname, self.path) if fullname == self.name else None
+
+
+def test_a_folder_of_its_name_does_not_hide_a_registered_environment(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "desk").mkdir()
+    (folder / "desk" / "desk.py").write_text(SOURCE)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, EditableFinder("desk", folder / "desk" / "desk.py")])
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    monkeypatch.setattr(registry, "registered", lambda: {"desk": "desk:Mine"})
+    assert find_environment("desk").__name__ == "Mine"

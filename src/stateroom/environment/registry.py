@@ -45,18 +45,21 @@ def find_environment(reference: str) -> type[Environment[Any, Any]]:
                 f"unknown environment {reference!r}; registered: {', '.join(known) or 'none'}. "
                 "To use your own, write module:Class or path.py:Class"
             )
-        environment = load_class(known[reference])
+        environment = load_class(known[reference], in_folder=False)
     if not (isinstance(environment, type) and issubclass(environment, Environment)) or environment is Environment:
         raise InvalidEnvironment(f"{reference} is not an Environment class")
     return environment
 
 
-def load_class(reference: str) -> Any:
-    """Load the class of a `module:Class` or `path.py:Class`. Raises `NotFound` or `CannotImport`."""
+def load_class(reference: str, *, in_folder: bool = True) -> Any:
+    """Load the class of a `module:Class` or `path.py:Class`. Raises `NotFound` or `CannotImport`.
+
+    With `in_folder`, the module may be in the current folder.
+    """
     where, _, name = reference.rpartition(":")
     if not where or not name or where.startswith("."):
         raise NotFound(f"{reference!r} must have the form module:Class or path.py:Class")
-    module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where)
+    module = _load_file(Path(where)) if where.endswith(".py") else _load_module(where, in_folder)
     if not hasattr(module, name):
         classes = [
             key
@@ -67,8 +70,8 @@ def load_class(reference: str) -> Any:
     return getattr(module, name)
 
 
-def _load_module(name: str) -> ModuleType:
-    if "" not in sys.path:
+def _load_module(name: str, in_folder: bool) -> ModuleType:
+    if in_folder and "" not in sys.path:
         sys.path.insert(0, "")  # a module in the current folder, as with `python -m`
     try:
         with contained:
