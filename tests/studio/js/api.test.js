@@ -96,6 +96,22 @@ test("a request that wants a token is sent again with it", async () => {
   stop();
 });
 
+test("a token that arrives while a request is under way is not asked for", async () => {
+  answer = ({ token }) => {
+    if (token === "Bearer new") return [200, { in: true }];
+    takeToken("#token=new", storage);
+    return [401, { error: { code: "unauthorized" } }];
+  };
+  let asked = false;
+  const stop = wanted.subscribe((what) => {
+    asked ||= what === "token";
+    if (what) queueMicrotask(() => give(null));
+  });
+  assert.deepEqual(await get("/x"), { in: true });
+  assert.equal(asked, false);
+  stop();
+});
+
 test("a server that is gone is said so", async () => {
   globalThis.fetch = () => Promise.reject(new TypeError("failed to fetch"));
   await assert.rejects(get("/x"), { status: 0, code: "unreachable" });

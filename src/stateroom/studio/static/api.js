@@ -118,12 +118,19 @@ export async function named() {
  * @returns {Promise<Response>}
  */
 async function request(url, init) {
+  const sent = tokenOfTab();
   try {
     return await open(url, init);
   } catch (error) {
-    if (error instanceof ApiError && error.status === 401 && (await ask("token"))) return request(url, init);
+    if (!(error instanceof ApiError) || error.status !== 401) throw error;
+    // Nobody is asked again for a token that arrived while this request was under way.
+    if (tokenOfTab() !== sent || (await ask("token"))) return request(url, init);
     throw error;
   }
+}
+
+function tokenOfTab() {
+  return globalThis.sessionStorage?.getItem(TOKEN);
 }
 
 /**
@@ -144,7 +151,7 @@ export async function open(url, init = {}) {
 
 /** @param {RequestInit} init */
 function headers(init) {
-  const token = globalThis.sessionStorage?.getItem(TOKEN);
+  const token = tokenOfTab();
   return {
     ...(init.body ? { "Content-Type": "application/json" } : {}),
     ...(token ? { Authorization: `Bearer ${token}` } : {}),
