@@ -403,3 +403,20 @@ async def test_the_times_of_all_processes_add_up(tmp_path: Path, monkeypatch: py
         assert (times["model"], times["tool"]) == (row["wanted"] + 1, row["wanted"])
     resumed = next(row["_stateroom_times"] for row in site.rollouts if row["wanted"] == 3)
     assert resumed["wall"] > 3  # two answers and a call of the first process are in the log
+
+
+def test_a_run_that_is_replaced_is_gone_before_its_lock_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = RunFiles(tmp_path / "x.jsonl")
+    remaining: list[Path] = []
+    files.begin([{}])
+    lock = RunFiles.lock
+
+    @contextmanager
+    def watched(files: RunFiles) -> Iterator[None]:
+        with lock(files):
+            yield
+            remaining.extend(tmp_path.iterdir())
+
+    monkeypatch.setattr(RunFiles, "lock", watched)
+    files.remove()
+    assert remaining == []

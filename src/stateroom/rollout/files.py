@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from stateroom.errors import CannotWrite
+from stateroom.errors import IS_POSIX, CannotWrite
 from stateroom.jsonl import line_of, replace_lines
 from stateroom.locks import try_lock
 from stateroom.rollout.lazy import json_pieces
@@ -89,9 +89,9 @@ class RunFiles:
         store = (self._beside(f"_sessions.db{ending}") for ending in ("", "-wal", "-shm"))
         with self.lock():
             for path in (*self.all, self.index, *store):
-                if path != self.inputs:
+                if IS_POSIX or path != self.inputs:
                     path.unlink(missing_ok=True)
-        self.inputs.unlink(missing_ok=True)  # after its lock has ended, since Windows cannot remove an open file
+        self.inputs.unlink(missing_ok=True)  # Windows cannot remove it while it is open and locked
 
     def begin(self, inputs: Iterable[Mapping[str, Any]]) -> None:
         """Write the inputs and an empty rollouts file."""
